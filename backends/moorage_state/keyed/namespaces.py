@@ -27,6 +27,7 @@ _ID_BYTES = 4
 _HANDLES = 1024
 _PAGE = 4096
 _FIRST_PAGE = 64
+_MOST_AHEAD = 12
 _PAGE_BYTES = 8 << 20
 
 
@@ -96,7 +97,17 @@ class NamespacedState:
     A handle that it gives is for the current key only: ask again when the key changes.
     """
 
-    __slots__ = ("_at", "_codec", "_fetched", "_handles", "_key", "_make", "_sid", "_store")
+    __slots__ = (
+        "_asked",
+        "_at",
+        "_codec",
+        "_fetched",
+        "_handles",
+        "_key",
+        "_make",
+        "_sid",
+        "_store",
+    )
 
     def __init__(
         self,
@@ -114,6 +125,7 @@ class NamespacedState:
         self._key = b""
         self._at: dict[bytes, bytes] = {}
         self._fetched: dict[bytes, bytes | None] = {}
+        self._asked: dict[bytes, int] = {}
 
     def set_current_namespace(self, namespace: Any) -> Any:
         """The handle of the state for the current key and `namespace`."""
@@ -129,7 +141,7 @@ class NamespacedState:
         if self._at.get(sid) != store.prefix:
             self._at[sid] = store.prefix
             handle.new_chunk()
-            self._hand_over(handle, store.prefix + sid)
+            self._hand_over(handle, sid)
         return handle
 
     def merge_namespaces(self, target: Any, sources: Sequence[Any]) -> None:
@@ -168,17 +180,35 @@ class NamespacedState:
 
     def new_chunk(self) -> None:
         """Forget what was fetched for the chunk before."""
-        self._fetched = {}
+        self._fetched, self._asked = {}, {}
         for handle in self._handles.values():
             handle.new_chunk()
 
     def flush(self) -> None:
         """Nothing: the handles of the namespaces are flushed themselves."""
 
-    def _hand_over(self, handle: Any, cell: bytes) -> None:
+    def _hand_over(self, handle: Any, sid: bytes) -> None:
         holder = getattr(handle, "cell", handle)
-        if isinstance(holder, (StoredValueState, DetachedValueState)) and cell in self._fetched:
+        if not isinstance(holder, (StoredValueState, DetachedValueState)):
+            return
+        cell = self._store.prefix + sid
+        if cell not in self._fetched and self._store.looks_ahead:
+            self._look_ahead(sid)
+        if cell in self._fetched:
             holder.give(self._fetched[cell])
+
+    def _look_ahead(self, sid: bytes) -> None:
+        """Read a namespace of further keys, if others of the chunk have asked for it.
+
+        Windows of one size are those of all keys; sessions are a key's own. So twice as many are
+        read each time, and of a namespace that one key asks for none.
+        """
+        store, before = self._store, self._asked.get(sid, 0)
+        self._asked[sid] = before + 1
+        if before:
+            ahead = store.prefixes[store.index : store.index + (1 << min(before, _MOST_AHEAD))]
+            cells = [prefix + sid for prefix in ahead]
+            self._fetched.update(zip(cells, store.access.get_many(cells), strict=True))
 
 
 def keys_of(

@@ -182,6 +182,11 @@ def bound(uid: str, named: Mapping[str, Any], schema: StructType) -> Aggregates:
 
 
 def _parts(uid: str, name: str, aggregate: Any, schema: StructType) -> tuple[list[Part], str]:
+    if not name.isidentifier():
+        raise UserError(
+            f"an aggregate is named by a letter and letters, digits and underscores, as its state "
+            f"is: uid={uid} name={name!r}; name it in aggregate(), or the column in transform"
+        )
     if not isinstance(aggregate, Aggregate):
         raise UserError(
             f"an aggregate is count(), sum_(column), min_, max_ or avg: uid={uid} "

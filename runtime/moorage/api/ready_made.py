@@ -84,7 +84,7 @@ class ReadyMade:
             UserError: a column is not there, or no duration; or see `process`.
         """
         mine = _keyed(self)
-        keyed = mine.stream.key_by(*mine.columns, *by)
+        keyed = mine.stream.key_by(*dict.fromkeys((*mine.columns, *by)))
         ttl_ms = None if ttl is None else parse_duration(ttl)
         if ttl_ms == 0:
             raise UserError(
@@ -249,7 +249,7 @@ class TopRows(KeyedBatchFunction):
 
 def _ordered(column: Any) -> Any:
     """Which values have an order."""
-    valid = np.asarray(column.is_valid())
     if pa.types.is_floating(column.type):
-        valid &= ~np.asarray(pc.is_nan(column).fill_null(value=True))
-    return valid
+        # Of a null it is null, too.
+        column = pc.if_else(pc.is_nan(column), None, column)
+    return np.asarray(column.is_valid())

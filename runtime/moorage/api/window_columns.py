@@ -16,12 +16,22 @@ from moorage.api.aggregate_columns import AggregateColumns, Column
 from moorage.api.functions import OutputTag, RuntimeContext
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction
 from moorage.api.window_operator import CONTENTS, COUNTED, NAMESPACE, Aggregated
-from moorage.api.windows import GLOBAL_WINDOW, AtEnd, Count, EachCount, Sliding, Windowing
+from moorage.api.windows import (
+    GLOBAL_WINDOW,
+    LAST_TIME,
+    AtEnd,
+    Count,
+    EachCount,
+    Sliding,
+    Windowing,
+    beyond,
+)
 from moorage_state.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keyed import TimeDomain
 
 _Numbers = NDArray[np.int64]
+_PAIRS = 1 << 19
 
 
 def by_column(
@@ -110,10 +120,26 @@ class TimeWindows(_Columns):
     ) -> Iterator[Any]:
         """Add rows to their windows; results of those that are over."""
         times = self._times(table, ctx)
-        pairs = self._assigned(ctx.key_index, times)
         if self._by_event:
-            # Of any window of a row, the last one is the last to go.
             yield from self._sorted_out(table, times, ctx)
+        # A row in very many windows comes so many times.
+        step = max(1, _PAIRS // -(-self._size // self._slide))
+        for first in range(0, table.num_rows, step):
+            yield from self._rows(keys, table, times, range(first, first + step), ctx)
+
+    def _rows(
+        self,
+        keys: pa.Array,
+        table: pa.RecordBatch,
+        times: _Numbers,
+        span: range,
+        ctx: BatchContext,
+    ) -> Iterator[pa.Table]:
+        """Add some rows to those of their windows that are not gone."""
+        some = slice(span.start, span.stop)
+        table = table.slice(span.start, len(span))
+        pairs = self._assigned(ctx.key_index[some], times[some])
+        if self._by_event:
             gone_at = pairs.starts + (self._size - 1 + self._lateness)
             pairs = pairs.where(gone_at > ctx.current_watermark())
         if self._lateness and len(pairs.keys):
@@ -159,6 +185,9 @@ class TimeWindows(_Columns):
                 "of a union, or take time='processing'"
             )
         times: _Numbers = ctx.timestamps.to_numpy()
+        for time_ms in (int(times.min()), int(times.max())):
+            if not -LAST_TIME <= time_ms <= LAST_TIME:
+                raise beyond(time_ms)
         return times
 
     def _assigned(self, key_index: _Numbers, times: _Numbers) -> _Pairs:
@@ -182,7 +211,7 @@ class TimeWindows(_Columns):
     def _sorted_out(
         self, table: pa.RecordBatch, times: _Numbers, ctx: BatchContext
     ) -> Iterator[tuple[OutputTag, pa.RecordBatch]]:
-        """Rows all of whose windows are gone."""
+        """Rows all of whose windows are gone: the last one of a row is the last to go."""
         watermark = ctx.current_watermark()
         if self._late is None or not len(times) or times.min() + self._lateness > watermark:
             return
@@ -230,13 +259,13 @@ class TimeWindows(_Columns):
         stored = ctx.get_namespaced_values(self.contents, index, starts, ends)
         after: list[Any] = []
         last: list[Any] = []
-        for kept, first, beyond in zip(
+        for kept, first, after_last in zip(
             stored.to_pylist(), firsts, [*firsts[1:], len(values)], strict=True
         ):
             so_far = self._aggregates.create_accumulator()
             if kept is not None:
                 so_far = tuple(kept.values())
-            for row in values[first:beyond]:
+            for row in values[first:after_last]:
                 so_far = add(row, so_far)
                 after.append(so_far)
             last.append(so_far)

@@ -20,12 +20,14 @@ from moorage.api.functions import (
     TimerService,
 )
 from moorage.api.windows import (
+    LAST_TIME,
     MAX_TIME,
     ProcessWindowFunction,
     TimeWindow,
     TriggerResult,
     WindowContext,
     Windowing,
+    beyond,
 )
 from moorage_state.descriptors import (
     AggregatingStateDescriptor,
@@ -199,6 +201,8 @@ class WindowOperator(KeyedProcessFunction):
                 "a row without event time has no window: declare with_event_time for every input "
                 "of a union, or take time='processing'"
             )
+        if not -LAST_TIME <= at <= LAST_TIME:
+            raise beyond(at)
         watermark, kept = service.current_watermark(), False
         for window in self._assigner.assign(at):
             if self._assigner.merges:

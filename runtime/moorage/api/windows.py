@@ -18,6 +18,18 @@ from moorage_state.keyed import TimeDomain
 MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
 
 
+LAST_TIME = 1 << 52
+"""Beyond this time, before or after 1970, there are no windows: their ends would not fit."""
+
+
+def beyond(time_ms: int) -> UserError:
+    """What is said of a row whose time is that far away."""
+    return UserError(
+        f"a row's event time is too far away for a window: milliseconds={time_ms}; mend its unit, "
+        f"or filter such rows out, before key_by"
+    )
+
+
 class TimeWindow(NamedTuple):
     """The times from `start` to before `end`, in milliseconds since 1970 UTC."""
 

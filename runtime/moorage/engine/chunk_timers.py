@@ -22,7 +22,15 @@ from moorage_state.keyed.timers import MAX_TIME, TIMERS_STATE, TimeDomain
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, timer_entry
 
 _KEY_AT = 7
-_KINDS = (EVENT_TIMERS, PROCESSING_TIMERS)
+KINDS = (EVENT_TIMERS, PROCESSING_TIMERS)
+# Beyond the last time that there is.
+_NEVER = MAX_TIME + 1
+_NONE = (_NEVER, _NEVER)
+_MOST_SEEN = 10_000
+
+
+def _firsts(event: list[int], processing: list[int]) -> tuple[int, int]:
+    return (event[0] if event else _NEVER, processing[0] if processing else _NEVER)
 
 
 class _Timers:
@@ -49,8 +57,9 @@ class ChunkTimers:
         self._store = store
         self._sid = store.claim_id(TIMERS_STATE)
         self._prefixes: list[bytes] = []
-        self._raws: list[bytes | None] = []
+        self._loaded: list[bytes | None] | None = None
         self._known: dict[int, _Timers] = {}
+        self._seen: dict[bytes, tuple[int, int]] = {}
         self._waiting: _Timers | None = None
         self.earliest = MAX_TIME
         self._quiesced = self._held = False
@@ -61,39 +70,59 @@ class ChunkTimers:
         """Take the keys of a chunk; what `end` kept back is of the first one if it runs on."""
         self._prefixes = prefixes
         self._known = {}
+        if len(self._seen) > _MOST_SEEN:
+            self._seen.clear()
         self.changed = False
-        skipped = 0
         if runs_on and self._waiting is not None:
             self._known[0] = self._waiting
-            skipped = 1
         self._waiting = None
-        cells = [prefix + self._sid for prefix in prefixes[skipped:]]
-        found = self._store.access.get_many(cells) if cells else []
-        self._raws = [None, *found] if skipped else found
+        self._loaded = None
+
+    @property
+    def touched(self) -> bool:
+        """Whether timers of the chunk's keys, or of the first in the chunk before, were changed."""
+        return bool(self._known)
+
+    @property
+    def _raws(self) -> list[bytes | None]:
+        # Read when first asked for: in most epochs nothing is due and no window is new.
+        if self._loaded is None:
+            cells = [prefix + self._sid for prefix in self._prefixes]
+            self._loaded = self._store.access.get_many(cells)
+        return self._loaded
 
     def first_stored(self, position: int) -> tuple[int, int]:
         """A key's earliest event and processing times as the epoch found them."""
-        event, processing = self._of(position).stored
-        return (event[0] if event else MAX_TIME + 1, processing[0] if processing else MAX_TIME + 1)
+        known = self._known.get(position)
+        if known is not None:
+            return _firsts(*known.stored)
+        raw = self._raws[position]
+        if raw is None:
+            return _NONE
+        # Timers of many keys are at the same times: of windows, say.
+        found = self._seen.get(raw)
+        if found is None:
+            found = _firsts(*self._of(position).stored)
+            if are_packed(raw):
+                self._seen[raw] = found
+        return found
 
     def pop_due(
         self, span: range, domain: TimeDomain, up_to_ms: int
     ) -> tuple[DueTimers | None, list[int]]:
         """Take due timers of some keys; with them the keys of which some were due as stored."""
+        first_stored = self.first_stored
+        had = [position for position in span if first_stored(position)[domain] <= up_to_ms]
+        # Whose timers were changed may have others that are due.
+        others = [position for position in self._known if position in span]
         positions: list[int] = []
         times: list[int] = []
-        had: list[int] = []
-        for position in span:
-            if self._raws[position] is None and position not in self._known:
-                continue
-            mine = self._of(position)
-            if (stored := mine.stored[domain]) and stored[0] <= up_to_ms:
-                had.append(position)
-            due = sorted(time for time in mine.now[domain] if time <= up_to_ms)
-            if due:
-                mine.now[domain].difference_update(due)
-                positions += [position] * len(due)
-                times += due
+        for position in sorted({*had, *others}):
+            mine = self._of(position).now[domain]
+            due = sorted(time for time in mine if time <= up_to_ms)
+            mine.difference_update(due)
+            positions += [position] * len(due)
+            times += due
         if not times:
             return None, had
         return DueTimers(domain, np.array(positions, np.int64), np.array(times, np.int64)), had
@@ -183,13 +212,14 @@ class ChunkTimers:
         store, cell = self._store, prefix + self._sid
         old = dict(stored_timers(*mine.stored)) if any(mine.stored) else {}
         new = dict(stored_timers(*after)) if any(after) else {}
-        for rest in old.keys() - new.keys():
+        # In one order in every process: attempts at an epoch stage the same bytes.
+        for rest in sorted(old.keys() - new.keys()) if len(old) > 1 or not new else ():
             store.write(cell + rest, None)
         for rest, value in new.items():
             if old.get(rest) != value:
                 store.write(cell + rest, value)
         group, key = int.from_bytes(prefix[:2], "big"), prefix[_KEY_AT:]
-        for kind, before, now in zip(_KINDS, mine.stored, mine.now, strict=True):
-            for time_ms in now.symmetric_difference(before):
+        for kind, before, now in zip(KINDS, mine.stored, mine.now, strict=True):
+            for time_ms in sorted(now.symmetric_difference(before)):
                 entry = timer_entry(group, time_ms, key, kind)
                 store.write(entry, b"" if time_ms in now else None)

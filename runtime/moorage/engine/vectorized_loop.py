@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from moorage.api.functions import ProcessContext
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction, Positions
-from moorage.engine.chunk_timers import ChunkTimers
+from moorage.engine.chunk_timers import KINDS, ChunkTimers
 from moorage.engine.outputs import SubtaskOutput, is_pair
 from moorage.engine.range_access import BoundRange
 from moorage.engine.rows import Chunk, chunk_of, time_column
@@ -62,6 +62,7 @@ class VectorizedLoop:
         # See `KeyLoop`; with the backend batch there is nothing before the rows.
         self._rows_first = plan.upstream is not None or plan.batch
         self._last: tuple[list[bytes], pa.Array] | None = None
+        self._any_due: bool | None = None
         self.in_key = False
         self.keys = 0
 
@@ -88,7 +89,7 @@ class VectorizedLoop:
         if self._last is not None and self._timers is not None:
             prefixes, keys = self._last
             self._begin(prefixes, runs_on=True)
-            yield from self._fire(keys, range(1), after_rows=True)
+            yield from self._fire(keys, range(1))
             self._end()
         self._last = None
         self._states.finish()
@@ -161,6 +162,8 @@ class VectorizedLoop:
         # Only what a call has set can have become due since.
         if after_rows and not self._rows_first and not timers.changed:
             return
+        if not timers.touched and not self._stored_due(firing):
+            return
         fired = True
         while fired:
             fired = False
@@ -173,6 +176,13 @@ class VectorizedLoop:
                 fired = True
                 firing.fired += len(due.times)
                 yield from self._send(self._on_timers(keys, due, firing))
+
+    def _stored_due(self, firing: Firing) -> bool:
+        """Whether any key of the range has timers that were due when the epoch began."""
+        if self._any_due is None:
+            due = self._store.access.due_timers
+            self._any_due = any(due(at, 1, b"", KINDS[domain]) for domain, at in firing.limits)
+        return self._any_due
 
     def _on_timers(self, keys: pa.Array, due: DueTimers, firing: Firing) -> Iterator[Any]:
         """What the function gives for timers; it may set timers until the last was taken."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 from moorage.api.aggregates import avg, bound, count, max_, min_, sum_
 from moorage.api.ready_made import FirstRows, Running, TopRows
@@ -94,6 +94,18 @@ def test_the_best_rows_of_a_key_come_when_they_change(ascending, new_operator, b
                 for user, numbers in seen.items()
                 for rank, n in enumerate(sorted(numbers, reverse=not ascending)[:3], 1)
             }
+
+
+def test_nulls_and_no_numbers_are_not_among_the_best(operator, batch):
+    stream = pa.schema([("user", pa.string()), ("n", pa.float64())])
+    row = StructType([StructField("user", StringType()), StructField("n", DoubleType())])
+    rows = [("a", 1.5), ("a", float("nan")), ("a", None), ("a", 2.5)]
+    done = operator.epoch(
+        TopRows(9, "n", row.simpleString(), False),
+        [batch(*rows, stream=stream)],
+        output=pa.schema([*stream, ("rank", pa.int32())]),
+    )
+    assert done.rows == [("a", 2.5, 1), ("a", 1.5, 2)]
 
 
 def test_rows_that_change_nothing_among_the_best_are_not_told(operator, batch):

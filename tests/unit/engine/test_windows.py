@@ -5,13 +5,20 @@ anew. Streams are made from a seed: rows out of order and late, several keys, ep
 """
 
 from collections import defaultdict
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from moorage_testing.fake_range import FakeRange
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from moorage.api import window_columns
 from moorage.api.aggregates import avg, bound, count, max_, min_, sum_
 from moorage.api.functions import MAX_WATERMARK, OutputTag
 from moorage.api.window_columns import by_column
@@ -27,16 +34,24 @@ from moorage.api.windows import (
     Tumbling,
     windowing,
 )
-from moorage.engine.subtask_plan import SideOutputPlan
+from moorage.engine import subtask
+from moorage.engine.acks import decode_ack
+from moorage.engine.columns import ACK_COLUMN, GROUP_COLUMN
+from moorage.engine.subtask_plan import SideOutputPlan, Upstream
 from moorage.engine.task_failures import SubtaskFailure
+from moorage_state.columnar.arrow import arrow_type
 from moorage_state.descriptors import ValueStateDescriptor
 from moorage_state.errors import UserError
+from moorage_state.keygroups import range_of
+from moorage_state.types import parse_type
 
 STREAM = StructType([StructField("user", StringType()), StructField("n", LongType())])
 AGGREGATES = {"rows": count(), "total": sum_("n"), "least": min_("n"), "most": max_("n")}
 LATE = OutputTag("late")
 TIMED = [(f"window_{end}", pa.timestamp("us", "UTC")) for end in ("start", "end")]
 KEYS = "abc"
+ROW = pa.schema([("user", pa.string()), ("n", pa.int64())])
+SEEDS, SOAK_SEEDS = 1, 60
 
 
 def output(*, timed=True):
@@ -66,23 +81,24 @@ WAYS = {"rows": by_rows, "columns": by_columns}
 class Run:
     """Epochs of one operator over rows that are sorted as Spark sorts them."""
 
-    def __init__(self, operator, batch, make, schema, rng, **changes):
-        self._operator, self._batch, self._make, self._rng = operator, batch, make, rng
+    def __init__(self, operator, rows, make, schema, rng, **changes):
+        self._operator, self._batch, self._make, self._rng = operator, rows, make, rng
         self._schema = schema
         late = pa.schema([("user", pa.string()), ("n", pa.int64())])
         sides = (SideOutputPlan("late", late, read=True),)
         self._changes = {"timer_delay_ms": None, "side_outputs": sides} | changes
 
-    def epoch(self, rows, watermark, now_ms=0):
+    def epoch(self, rows, watermark, now_ms=0, before=None):
         """Results as (user, start, end, ...) and late rows, both sorted."""
         rows = sorted(rows, key=lambda row: (sum(row[0].encode()) % 128, row[0], row[2]))
         step = self._rng.randint(1, 6)
         batches = [self._batch(*rows[at : at + step]) for at in range(0, len(rows), step)]
+        fleet = isinstance(self._operator, Fleet)
         done = self._operator.epoch(
-            self._make(),
+            self._make if fleet else self._make(),
             batches,
             watermark=watermark,
-            row_watermark=watermark,
+            row_watermark=watermark if before is None else before,
             now_ms=now_ms,
             output=self._schema,
             **self._changes,
@@ -203,28 +219,101 @@ def stream(rng, epochs=6):
         watermark = ahead if epoch + 2 < epochs else MAX_WATERMARK
 
 
+class Dict(FakeRange):
+    """A range of a subtask: the part of a dict that has its key groups."""
+
+    def __init__(self, entries, groups):
+        super().__init__()
+        self.entries = {
+            key: value
+            for key, value in entries.items()
+            if groups.start <= int.from_bytes(key[:2], "big") <= groups.end
+        }
+
+    def next_timer(self, _after_ms, _kind):
+        return None
+
+    def prepare(self):
+        self.commit()
+        return "delta"
+
+
+class Fleet:
+    """An operator on dicts, with another number of subtasks in each epoch: snapshot and restore."""
+
+    def __init__(self, operator, head, monkeypatch, rng):
+        self._head = head
+        self.entries: dict[bytes, bytes] = {}
+        self._operator, self._rng = operator, rng
+        monkeypatch.setattr(subtask, "connect_to", lambda *_: SimpleNamespace(close=lambda: None))
+        monkeypatch.setattr(subtask, "BoundRange", lambda *_: self._ranges[-1])
+        self._ranges: list[Dict] = []
+        self._schemas: tuple[Any, ...] = ()
+
+    def epoch(self, make, batches, **changes):
+        count, found = self._rng.randint(1, 3), []
+        self._ranges = []
+        schemas: dict[str, Any] = {}
+        for index in range(count):
+            groups = range_of(index, count, 128)
+            self._ranges.append(Dict(self.entries, groups))
+            mine = [_of_groups(one, groups) for one in batches]
+            plan = self._operator.plan(make(), **changes, downstream=True)
+            plan = replace(plan, parallelism=count, ranges=[plan.ranges[0]] * count)
+            plan = replace(plan, schemas=self._schemas)
+            header = self._head(start=[index])
+            *made, last = subtask.run_subtask(plan, iter([header, *mine]))
+            found += made
+            ack = decode_ack(last.column(ACK_COLUMN)[0].as_py())
+            schemas |= {schema.name: schema for schema in ack.schemas}
+        self.entries = {k: v for one in self._ranges for k, v in one.entries.items()}
+        self._schemas = tuple(schemas.values())
+        return SimpleNamespace(batches=[*found, None])
+
+
+def _of_groups(batch, groups):
+    mine = pc.is_in(
+        batch.column(GROUP_COLUMN), pa.array(range(groups.start, groups.end + 1), "int32")
+    )
+    return batch.filter(mine)
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("lateness", [0, 15])
-@pytest.mark.parametrize("way", ["rows", "columns", "both"])
-def test_windows_of_event_time_are_those_of_all_rows(case, lateness, way, new_operator, batch):
-    assigner, windows_of = CASES[case]
-    if way != "rows" and by_columns(assigner) is None:
-        pytest.skip("these windows go row by row")
-    for seed in range(4):
-        rng = Random(f"{case} {lateness} {seed}")
-        oracle = Oracle(windows_of, lateness)
+@pytest.mark.parametrize("way", ["rows", "both"])
+def test_windows_of_event_time_are_those_of_all_rows(
+    case, lateness, way, operator, batch, head, monkeypatch
+):
+    judge(range(SEEDS), case, lateness, way, operator, batch, head, monkeypatch)
 
-        def make(rng=rng):
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", CASES)
+def test_windows_are_those_of_all_rows_for_many_seeds(case, operator, batch, head, monkeypatch):
+    for lateness in (0, 1, 15, 100):
+        judge(range(SEEDS, SOAK_SEEDS), case, lateness, "both", operator, batch, head, monkeypatch)
+
+
+def judge(seeds, case, lateness, way, operator, batch, head, monkeypatch):
+    assigner, windows_of = CASES[case]
+    if by_columns(assigner) is None:
+        way = "rows"
+    for seed in seeds:
+        rng = Random(f"{case} {lateness} {way} {seed}")
+        oracle, fleet = Oracle(windows_of, lateness), Fleet(operator, head, monkeypatch, rng)
+
+        def make(rng=rng, way=way):
             # Over one state, in turns: what one way stores the other goes on with.
             name = way if way in WAYS else rng.choice(list(WAYS))
             return WAYS[name](assigner, None, f"{lateness}ms")
 
-        run = Run(new_operator(), batch, make, output(), rng)
+        run = Run(fleet, batch, make, output(), rng)
         seen = set()
         for given, watermark in stream(rng):
             rows = [row for row in given if (row[0], row[2]) not in seen]
             seen |= {(row[0], row[2]) for row in rows}
             assert run.epoch(rows, watermark) == oracle.epoch(rows, watermark), (seed, watermark)
+        assert not fleet.entries, "windows that are gone leave nothing"
 
 
 @pytest.fixture
@@ -300,7 +389,7 @@ def test_a_key_with_very_many_open_windows_is_left_with_none(new_operator, batch
         windows = Run(
             new_operator(),
             batch,
-            lambda w=way: WAYS[w](Sliding("600ms", "1ms")),
+            lambda w=way: WAYS[w](Sliding("1200ms", "2ms")),
             output(),
             Random(1),
         )
@@ -309,8 +398,8 @@ def test_a_key_with_very_many_open_windows_is_left_with_none(new_operator, batch
         rest = windows.epoch([], MAX_WATERMARK)[0]
         assert windows.epoch([], MAX_WATERMARK) == ([], [])
         made.append((first, some, rest))
-        assert (len(first), len(some), len(rest)) == (0, 301, 299 + 600 + 600)
     assert made[0] == made[1]
+    assert [len(part) for part in made[0]] == [0, 150, 775 + 600]
 
 
 class Newest(ProcessWindowFunction):
@@ -343,6 +432,47 @@ def test_a_function_gets_all_rows_of_its_window_in_their_order(run):
     assert windows.epoch([("a", 5, 11)], 12)[0] == [("a", 0, 1, [3, 2])]
     # Both sessions became one, which has what each had: the earlier one's first.
     assert windows.epoch([], MAX_WATERMARK)[0] == [("a", 0, 2, [3, 2, 1, 5])]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_after_another_operator_rows_count_before_the_watermark_that_came_with_them(run, way):
+    windows = run(lambda: WAYS[way](Tumbling("10ms"), None, "0s"), upstream=Upstream("before"))
+    rows = [("a", 1, 3), ("a", 2, 15), ("b", 3, 4), ("c", 4, 8)]
+    # What is before knew of 2 when it sent them, and then forwarded 12.
+    assert windows.epoch(rows, 12, before=2)[0] == [
+        ("a", 0, 10, 1, 1, 1, 1),
+        ("b", 0, 10, 1, 3, 3, 3),
+        ("c", 0, 10, 1, 4, 4, 4),
+    ]
+    assert windows.epoch([("a", 5, 9), ("a", 6, 14)], 20, before=12) == (
+        [("a", 10, 20, 2, 8, 2, 6)],
+        [("a", 5)],
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_with_the_backend_batch_all_windows_end_with_their_key(run, way):
+    windows = run(lambda: WAYS[way](Tumbling("10ms")), batch=True)
+    rows = [("a", 1, 3), ("a", 2, 15), ("b", 3, 4), ("a", 4, 8)]
+    assert windows.epoch(rows, -(1 << 63))[0] == [
+        ("a", 0, 10, 2, 5, 1, 4),
+        ("a", 10, 20, 1, 2, 2, 2),
+        ("b", 0, 10, 1, 3, 3, 3),
+    ]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_time_that_no_window_can_have_is_refused(run, way):
+    with pytest.raises(SubtaskFailure, match="too far away for a window: milliseconds=1780"):
+        run(lambda: WAYS[way](Tumbling("1h"))).epoch([("a", 1, 1_780_000_000_000_000_000)], 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_row_in_very_many_windows_is_in_all_of_them(run, way, monkeypatch):
+    monkeypatch.setattr(window_columns, "_PAIRS", 7)
+    windows = run(lambda: WAYS[way](Sliding("5ms", "1ms")))
+    windows.epoch([("a", n, n) for n in range(4)], -1)
+    assert [row[3] for row in windows.epoch([], MAX_WATERMARK)[0]] == [1, 2, 3, 4, 4, 3, 2, 1]
 
 
 def tens(one, other):
@@ -391,6 +521,7 @@ def test_means_and_counts_pass_nulls_over(run, way):
         (lambda: windowing(Count(1), None, "1s", "drop"), "leave out allowed_lateness"),
         (lambda: bound("w", {}, STREAM), "name at least one aggregate"),
         (lambda: bound("w", {"x": "n"}, STREAM), r"x='n'"),
+        (lambda: bound("w", {"x y": count()}, STREAM), "name='x y'"),
         (lambda: bound("w", {"x": sum_("m")}, STREAM), "no such column to aggregate"),
         (lambda: bound("w", {"x": sum_("user")}, STREAM), "has no sum: .*type=string"),
     ],
@@ -398,3 +529,61 @@ def test_means_and_counts_pass_nulls_over(run, way):
 def test_what_makes_no_window_is_refused(given, message):
     with pytest.raises(UserError, match=message):
         given()
+
+
+TYPED: dict[str, Any] = {
+    "d": ("decimal(9,2)", pa.decimal128(9, 2), [Decimal("1.50"), Decimal("-7.25"), None]),
+    "s": ("string", pa.string(), ["b", "", None, "ä"]),
+    "day": ("date", pa.date32(), [date(2026, 1, 2), date(1960, 5, 5), None]),
+    "at": (
+        "timestamp",
+        pa.timestamp("us", "UTC"),
+        [datetime(2026, 1, 2, 3, 4, 5, 678, UTC), datetime(1969, 1, 1, tzinfo=UTC), None],
+    ),
+    "x": ("double", pa.float64(), [0.5, float("nan"), float("-inf"), None]),
+    "f": ("float", pa.float32(), [0.5, -2.0, None]),
+    "b": ("boolean", pa.bool_(), [True, False, None]),
+    "i": ("short", pa.int16(), [7, -3, None]),
+}
+
+
+def test_aggregates_of_every_type_are_the_same_by_row_and_by_column(new_operator, batch):
+    ddl = ", ".join(f"{name} {spec[0]}" for name, spec in TYPED.items())
+    stream = StructType.fromJson(
+        {
+            "type": "struct",
+            "fields": [
+                {"name": n, "type": t, "nullable": True, "metadata": {}}
+                for n, t in (
+                    part.split(" ", 1) for part in f"user string, n long, {ddl}".split(", ")
+                )
+            ],
+        }
+    )
+    arrow = pa.schema([*ROW, *((name, spec[1]) for name, spec in TYPED.items())])
+    numbers = ("d", "x", "f", "i")
+    named = {f"least_{c}": min_(c) for c in TYPED} | {f"most_{c}": max_(c) for c in TYPED}
+    named |= {f"sum_{c}": sum_(c) for c in numbers} | {f"avg_{c}": avg(c) for c in numbers}
+    aggregates = bound("w", named, stream)
+    kinds = [arrow_type(parse_type(kind)) for _, kind, _ in aggregates.results]
+    schema = pa.schema([("user", pa.string()), *TIMED, *zip(named, kinds, strict=True)])
+    windows = windowing(Tumbling("10ms"), None, "0s", "drop")
+    contents = Aggregated(aggregates, timed=True)
+    ways = {
+        "rows": lambda: WindowOperator(windows, contents),
+        "columns": lambda: by_column(windows, contents, ("user",)),
+    }
+    made = []
+    for make in ways.values():
+        rng, operator = Random(5), new_operator()
+        columns = {"columns": tuple(arrow.names), "output": schema, "timer_delay_ms": None}
+        for _ in range(2):
+            rows = [
+                (user, n, *(rng.choice(spec[2]) for spec in TYPED.values()), n)
+                for user in KEYS
+                for n in range(rng.randint(1, 9))
+            ]
+            operator.epoch(make(), [batch(*rows, stream=arrow)], watermark=-1, **columns)
+        made.append(sorted(map(repr, operator.epoch(make(), watermark=99, **columns).rows)))
+    assert made[0] == made[1]
+    assert len(made[0]) == len(KEYS)

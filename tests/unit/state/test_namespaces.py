@@ -202,6 +202,31 @@ def test_values_of_many_namespaces_can_be_fetched_in_one_request(fake_range):
         assert state.set_current_namespace((n % 2, 9)).get() == 2 * n
 
 
+def test_a_namespace_that_many_keys_have_is_read_for_many_at_once(fake_range):
+    prefixes = [key_prefix(3, bytes([n])) for n in range(100)]
+    for epoch in (1, 2):
+        store = KeyedStateStore(fake_range, epoch)
+        state = store.namespaced_state(SUM, WINDOW)
+        store.begin_chunk(prefixes)
+        fake_range.requests = 0
+        for n in range(100):
+            store.switch_to(n)
+            for window in ((0, 9), (9, 18), (n, 1000)):
+                handle = state.set_current_namespace(window)
+                assert handle.get() == (n if epoch > 1 else None)
+                handle.add(n if epoch == 1 else 1)
+        # Of windows that all have, not one for each key; of one that is a key's own, no more.
+        assert fake_range.requests <= 2 * 8 + 100
+        store.finish()
+        fake_range.commit()
+    store = KeyedStateStore(fake_range, 3)
+    state = store.namespaced_state(SUM, WINDOW)
+    store.begin_chunk(prefixes)
+    for n in range(100):
+        store.switch_to(n)
+        assert [state.set_current_namespace(w).get() for w in ((0, 9), (n, 1000))] == [n + 1] * 2
+
+
 def test_very_many_namespaces_of_very_many_keys_stay_right(fake_range, monkeypatch):
     monkeypatch.setattr("moorage_state.keyed.namespaces._HANDLES", 3)
     prefixes = [key_prefix(3, bytes([n])) for n in range(5)]
