@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from moorage.api.declarations import columns_of
 from moorage.api.functions import KeyedProcessFunction
 from moorage.api.streams import DataStream, StreamEnvironment
 from moorage_state.errors import UserError
@@ -23,6 +25,16 @@ def env(spark: SparkSession) -> StreamEnvironment:
 @pytest.fixture
 def ticks(env: StreamEnvironment) -> DataStream:
     return env.read_stream("ticks", "rate")
+
+
+@pytest.mark.usefixtures("spark")
+def test_without_spark_columns_have_the_types_that_spark_gives_them(monkeypatch):
+    ddl = """a tinyint, b smallint, c int, d bigint, e float, f double, g string, h binary,
+        i boolean, j date, k timestamp, l decimal(12,3), m array<struct<x: int, y: string>>,
+        n map<string, array<double>>, `o` long, p integer, q struct<r: timestamp>"""
+    with_spark = columns_of(ddl)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    assert columns_of(ddl) == with_spark
 
 
 @pytest.mark.parametrize(

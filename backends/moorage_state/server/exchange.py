@@ -15,7 +15,7 @@ from typing import Any
 
 from moorage_state.errors import MoorageError, error_from_wire
 from moorage_state.server.client import LONG_OPERATIONS, StateClient
-from moorage_state.server.operations import Call
+from moorage_state.server.operations import Call, StateApi
 from moorage_state.server.wire import (
     OPERATIONS,
     TOGETHER,
@@ -43,8 +43,49 @@ class Answer:
     error: MoorageError | None = None
 
 
+_STATE_API = [name for name in vars(StateApi) if not name.startswith("_")]
+
+
+class InProcessClient(StateApi):
+    """A host of this process where a connection to a server is asked for.
+
+    Nothing is between caller and host, and `close` leaves the host as it is.
+    """
+
+    def __init__(self, host: StateApi) -> None:
+        self._host = host
+        for name in _STATE_API:
+            setattr(self, name, getattr(host, name))
+
+    @classmethod
+    def of(cls, host: StateApi) -> "InProcessClient":
+        """The connection to a host; its operations are the host's own."""
+        made: Any = cls
+        client: InProcessClient = made(host)
+        return client
+
+    def close(self) -> None:
+        """Nothing: the host is its owner's."""
+
+    def answer(self, calls: Sequence[Call], *, keep_going: bool) -> Answer:
+        """Make the calls one after the other; see `exchange`."""
+        answer = Answer()
+        for call in calls:
+            try:
+                asked = self._host if call.lease is None else self._host.range(call.lease)
+                answer.results.append(getattr(asked, call.operation)(*call.arguments))
+            except MoorageError as error:
+                answer.error = error
+                if not keep_going:
+                    break
+        return answer
+
+
+Client = StateClient | InProcessClient
+
+
 def exchange(
-    asked: Mapping[int, tuple[StateClient, Sequence[Call]]],
+    asked: Mapping[int, tuple[Client, Sequence[Call]]],
     *,
     seconds: float | None = None,
     keep_going: bool = False,
@@ -65,6 +106,9 @@ def exchange(
         answers = {index: Answer() for index in asked}
         # In one order, so that two threads cannot hold up each other.
         for index, (client, calls) in sorted(asked.items()):
+            if isinstance(client, InProcessClient):
+                answers[index] = client.answer(calls, keep_going=keep_going)
+                continue
             try:
                 left = None if until is None else max(0.0, until - clock())
                 sock = stack.enter_context(client.lent(left))

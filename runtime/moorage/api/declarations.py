@@ -12,12 +12,24 @@ from types import FunctionType
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
+from pyspark import SparkContext, cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
     IntegralType,
     LongType,
+    MapType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -26,6 +38,7 @@ from pyspark.sql.types import (
 
 from moorage.api.functions import OutputTag
 from moorage_state.errors import UserError
+from moorage_state.types import StateType, parse_type
 
 _ARROW_ARGUMENTS = inspect.signature(to_arrow_schema).parameters
 _RESERVED_PREFIX = "_m_"
@@ -50,13 +63,55 @@ def parse_duration(text: str) -> int:
 def parse_output(uid: str, ddl: str) -> StructType:
     """The columns of an operator's output; refuses what is not DDL of at least one column."""
     try:
-        schema = StructType.fromDDL(ddl)
+        schema = columns_of(ddl)
     except Exception as exc:
         raise _unreadable(uid, ddl, f": {first_line(exc)}") from exc
     if not isinstance(schema, StructType) or not schema.fields:
         raise _unreadable(uid, ddl)
     check_columns(schema, f"output of {uid}")
     return schema
+
+
+_QUOTED = re.compile(r"`([A-Za-z_]\w*)`")
+_SPARK_TYPES: dict[str, type[DataType]] = {
+    "tinyint": ByteType,
+    "smallint": ShortType,
+    "int": IntegerType,
+    "bigint": LongType,
+    "float": FloatType,
+    "double": DoubleType,
+    "string": StringType,
+    "binary": BinaryType,
+    "boolean": BooleanType,
+    "date": DateType,
+    "timestamp": TimestampType,
+}
+
+
+def columns_of(ddl: str) -> DataType:
+    """The columns of DDL; without a Spark session as the types of state are read.
+
+    Raises:
+        Exception: Spark's own, or ValueError.
+    """
+    # Functions are tested where there is no Java: the types are the same, test_ddl compares them.
+    if SparkContext._active_spark_context is None:  # noqa: SLF001 - no other way to ask
+        return _spark_type(parse_type(_QUOTED.sub(r"\1", ddl)))
+    return StructType.fromDDL(ddl)
+
+
+def _spark_type(parsed: StateType) -> DataType:
+    inner = [_spark_type(child) for child in parsed.children]
+    if parsed.name == "struct":
+        fields = zip(parsed.fields, inner, strict=True)
+        return StructType([StructField(name, kind, True) for name, kind in fields])
+    if parsed.name == "decimal":
+        return DecimalType(*parsed.params)
+    if parsed.name == "array":
+        return ArrayType(inner[0], True)
+    if parsed.name == "map":
+        return MapType(inner[0], inner[1], True)
+    return _SPARK_TYPES[parsed.name]()
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -15,7 +15,7 @@ from moorage.api.checkpointed import CheckpointedFunction
 from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import EpochOutcome
 from moorage.engine.fleet import RangeFleet, RangeId
-from moorage.engine.range_access import BoundRange, RangeConnections
+from moorage.engine.range_access import BoundRange, Connect, RangeConnections
 from moorage.engine.subtask_plan import OperatorStatePlan
 from moorage_state.keygroups import KeyGroupRange, range_of
 from moorage_state.operator_state import Mover, OperatorStateSchema
@@ -117,6 +117,7 @@ def redistribute(
     *,
     moves: Mapping[str, OperatorMove],
     epoch: int,
+    connect: Connect | None = None,
 ) -> int:
     """Deal out the operator state of all operators that need it; returns the epoch afterwards.
 
@@ -125,6 +126,7 @@ def redistribute(
     Args:
         fleet: all ranges, open at `epoch`.
         moves: by operator uid, what the snapshot had.
+        connect: see `run_subtask`.
 
     Raises:
         Retryable, VersionGone, ...: as an epoch does; begin again from the snapshot.
@@ -138,7 +140,7 @@ def redistribute(
     # nothing, and from the commit on everything that knows epochs knows this one.
     attempt = uuid4().hex
     digests: dict[RangeId, str] = {}
-    with closing(RangeConnections(token)) as connections:
+    with closing(RangeConnections(token, connect)) as connections:
         for uid in uids:
             bound = [
                 BoundRange(connections.to(leased), leased, epoch + 1, attempt)

@@ -6,7 +6,7 @@ cluster's (`moorage.cluster.servers`).
 """
 
 from array import array
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -20,6 +20,7 @@ from moorage_state.errors import MoorageError, VersionGone
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import EVENT_TIMERS
 from moorage_state.server.client import StateClient
+from moorage_state.server.exchange import Client
 from moorage_state.server.operations import Lease, StateApi, Version
 from moorage_state.server.slots import ID_FILE
 from moorage_state.server.tls import TlsFiles
@@ -54,6 +55,10 @@ class ServerConnection(StateApi, Protocol):
     def close(self) -> None:
         """End the connection."""
         ...
+
+
+Connect = Callable[[ServerDoor, str], Client]
+"""From a door and the token that is asked for there to a connection; see `connect_to`."""
 
 
 class Servers(Protocol):
@@ -207,15 +212,16 @@ def connect_to(door: ServerDoor, token: str) -> StateClient:
 class RangeConnections:
     """To the servers of several ranges, one to each, made when it is first asked for."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, connect: "Connect | None" = None) -> None:
         self._token = token
-        self._clients: dict[str, StateClient] = {}
+        self._connect = connect or connect_to
+        self._clients: dict[str, Client] = {}
 
-    def to(self, leased: LeasedRange) -> StateClient:
+    def to(self, leased: LeasedRange) -> Client:
         """The connection to the server of a range; see `connect_to`."""
         address = leased.door.address
         if address not in self._clients:
-            self._clients[address] = connect_to(leased.door, self._token)
+            self._clients[address] = self._connect(leased.door, self._token)
         return self._clients[address]
 
     def close(self) -> None:

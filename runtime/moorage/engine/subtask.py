@@ -43,7 +43,7 @@ from moorage.engine.event_time import EventTimes
 from moorage.engine.kept_functions import close, give_back, take
 from moorage.engine.key_loop import KeyLoop
 from moorage.engine.outputs import OutputBuffer, SubtaskOutput
-from moorage.engine.range_access import BoundRange, connect_to
+from moorage.engine.range_access import BoundRange, Connect, connect_to
 from moorage.engine.rows import RowFilter
 from moorage.engine.subtask_operator_state import SubtaskOperatorState
 from moorage.engine.subtask_plan import NEVER, UNKNOWN, SubtaskPlan
@@ -112,8 +112,13 @@ def _header(subtasks: list[int], acks: list[bytes]) -> Header:
     return Header(subtasks[0], tuple(acks))
 
 
-def run_subtask(plan: SubtaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def run_subtask(
+    plan: SubtaskPlan, batches: Iterator[pa.RecordBatch], connect: Connect | None = None
+) -> Iterator[pa.RecordBatch]:
     """Run one subtask over its rows; the last batch ends with its acknowledgement.
+
+    Args:
+        connect: how its state servers are reached where they are no processes of their own.
 
     Raises:
         SubtaskFailure: for every failure, with the code that tells the driver what to do.
@@ -122,10 +127,10 @@ def run_subtask(plan: SubtaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterato
     try:
         header, rest = read_header(batches)
         leased = plan.ranges[header.subtask]
-        with closing(connect_to(leased.door, plan.token)) as client:
+        with closing((connect or connect_to)(leased.door, plan.token)) as client:
             access = NothingStored if plan.batch else BoundRange
             bound = access(client, leased, plan.epoch, uuid4().hex)
-            subtask = _Subtask(replace(plan, function=take(plan)), header, bound)
+            subtask = _Subtask(replace(plan, function=take(plan)), header, bound, connect)
             try:
                 with seldom_collecting():
                     yield from subtask.run(rest)
@@ -173,7 +178,9 @@ def _firing(
 class _Subtask:
     """The state of one attempt; used once."""
 
-    def __init__(self, plan: SubtaskPlan, header: Header, bound: BoundRange) -> None:
+    def __init__(
+        self, plan: SubtaskPlan, header: Header, bound: BoundRange, connect: Connect | None
+    ) -> None:
         self._plan = plan
         self._header = header
         self._range = bound
@@ -185,7 +192,7 @@ class _Subtask:
         self._sending = SubtaskOutput(plan, header.subtask)
         timers, many = _timers_of(plan, self._store)
         self._operator_state = (
-            SubtaskOperatorState(plan, header.subtask, bound, self._store)
+            SubtaskOperatorState(plan, header.subtask, bound, self._store, connect)
             if plan.operator_state
             else None
         )

@@ -25,7 +25,7 @@ from moorage.api.checkpointed import (
 from moorage.api.functions import ProcessContext, RuntimeContext, TimerService
 from moorage.engine.columns import BROADCAST, INPUT_COLUMN, KIND_COLUMN, broadcast_column
 from moorage.engine.outputs import SubtaskOutput
-from moorage.engine.range_access import RangeConnections
+from moorage.engine.range_access import Connect, RangeConnections
 from moorage.engine.rows import TupleReader, missing_times, times_of
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage.engine.union_lists import UnionLists
@@ -44,17 +44,23 @@ class SubtaskOperatorState:
     Args:
         access: its range, as this attempt reads it.
         store: its keyed state, which takes what this attempt writes.
+        connect: see `run_subtask`.
     """
 
     def __init__(
-        self, plan: SubtaskPlan, subtask: int, access: RangeAccess, store: KeyedStateStore
+        self,
+        plan: SubtaskPlan,
+        subtask: int,
+        access: RangeAccess,
+        store: KeyedStateStore,
+        connect: Connect | None = None,
     ) -> None:
         if plan.operator_state is None:
             raise Bug(f"an operator without a plan for it has no operator state: uid={plan.uid}")
         self._plan = plan
         self._needs = plan.operator_state
         self._function: Any = plan.function
-        self._connections = RangeConnections(plan.token)
+        self._connections = RangeConnections(plan.token, connect)
         groups = range_of(subtask, plan.parallelism, plan.max_parallelism)
         union = UnionLists(
             plan.uid, self._needs.union_version, plan.ranges, subtask, self._connections.to

@@ -14,8 +14,7 @@ import msgspec
 from moorage.engine.range_access import LeasedRange
 from moorage_state.database import Scan
 from moorage_state.operator_state.layout import state_prefix
-from moorage_state.server.client import StateClient
-from moorage_state.server.exchange import exchange
+from moorage_state.server.exchange import Client, exchange
 from moorage_state.server.operations import Call
 
 _PAGE = 10_000
@@ -40,7 +39,7 @@ class UnionLists:
         version: str,
         ranges: Sequence[LeasedRange],
         subtask: int,
-        connect: Callable[[LeasedRange], StateClient],
+        connect: Callable[[LeasedRange], Client],
     ) -> None:
         self._uid = uid
         self._version = version
@@ -89,9 +88,7 @@ class UnionLists:
         # In one order, whichever server answers for which of them.
         return dict(sorted(lists.items()))
 
-    def _whole(
-        self, client: StateClient, leased: LeasedRange, name: str, scan: Scan
-    ) -> list[bytes]:
+    def _whole(self, client: Client, leased: LeasedRange, name: str, scan: Scan) -> list[bytes]:
         """All elements of one range, of which `scan` has the first."""
         prefix, elements = state_prefix(leased.lease.start, name), scan.values
         while not scan.complete:

@@ -1,0 +1,293 @@
+"""The way of rows to subtasks without Spark: what the planner has Spark do, done by Arrow.
+
+Decides nothing of its own: which subtask a row goes to and in what order is as in `engine.plan`, so
+that a function finds in a test what it finds in a job. Called by `InProcessJob` for each epoch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from moorage.api.declarations import arrow_schema
+from moorage.api.graph import Branch, OperatorNode
+from moorage.api.streams import DataStream
+from moorage.engine.columns import (
+    ACK,
+    ACK_COLUMN,
+    BROADCAST,
+    GROUP_COLUMN,
+    INPUT_COLUMN,
+    KIND_COLUMN,
+    MARK_COLUMN,
+    ORDINAL_COLUMN,
+    ROW,
+    SOURCE_ORDER,
+    START,
+    TARGET_COLUMN,
+    TIME_COLUMN,
+    broadcast_column,
+    side_column,
+)
+from moorage.engine.output_types import misfit
+from moorage.engine.plan import EpochPlan, EpochPlanner
+from moorage.engine.subtask import stage_rows
+from moorage.engine.subtask_plan import SubtaskPlan
+from moorage_state.canonical.hashing import key_groups
+from moorage_state.errors import UserError
+from moorage_state.keygroups import owner
+
+_MS = 1000
+_EMPTY = pa.table({})
+_Run = Callable[[SubtaskPlan, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def input_table(uid: str, schema: pa.Schema, rows: Sequence[Any]) -> pa.Table:
+    """Rows that a test gives for an input: tuples in the order of its columns, or dicts.
+
+    Raises:
+        UserError: one is no row of this input.
+    """
+    tuples = [_as_tuple(uid, schema.names, row) for row in rows]
+    columns = list(zip(*tuples, strict=True)) if tuples else [()] * len(schema.names)
+    arrays = []
+    for column, values in zip(schema, columns, strict=True):
+        reason = misfit(column, values)
+        try:
+            arrays.append(pa.array(() if reason else values, column.type))
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            reason = str(error)
+        if reason:
+            raise UserError(
+                f"a value does not fit its column: input={uid} column={column.name} "
+                f"declared={column.type}: {reason}; give a value of this type"
+            )
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _as_tuple(uid: str, names: Sequence[str], row: Any) -> tuple[Any, ...]:
+    if isinstance(row, dict) and not row.keys() - set(names):
+        return tuple(row.get(name) for name in names)
+    if isinstance(row, (tuple, list)) and len(row) == len(names):
+        return tuple(row)
+    raise UserError(
+        f"a row of an input is a tuple of its columns in order, or a dict by their names: "
+        f"input={uid} columns={list(names)} got={row!r:.200}"
+    )
+
+
+class Shuffle:
+    """One attempt at one epoch over rows that are there, all subtasks one after the other.
+
+    Args:
+        run: runs a subtask over its rows.
+        tables: by uid, the rows of inputs; of others none came.
+        batch_rows: how many rows a subtask gets at once, at the most.
+    """
+
+    def __init__(
+        self,
+        planner: EpochPlanner,
+        spec: EpochPlan,
+        tables: Mapping[str, pa.Table],
+        run: _Run,
+        batch_rows: int,
+    ) -> None:
+        self._p = planner
+        self._spec = spec
+        self._tables = tables
+        self._run = run
+        self._batch_rows = batch_rows
+        self._outputs: dict[str, pa.Table] = {}
+
+    def acks(self) -> list[bytes]:
+        """Run it; the acknowledgements, encoded."""
+        found: list[bytes] = []
+        for operator in self._p.graph.operators:
+            plan = self._p.subtask_plan(self._spec, operator)
+            made = [
+                batch
+                for subtask, batches in enumerate(self._batches(operator))
+                for batch in self._run(plan, iter(batches))
+            ]
+            if plan.downstream:
+                self._outputs[operator.uid] = pa.Table.from_batches(made)
+            else:
+                found += [raw for b in made for raw in b.column(ACK_COLUMN).to_pylist() if raw]
+        return found + self._direct_sinks()
+
+    # -- rows of one operator --------------------------------------------------------------
+
+    def _batches(self, operator: OperatorNode) -> list[list[pa.RecordBatch]]:
+        """By subtask, its rows as batches, what is no row first."""
+        upstream = operator.upstream.operator
+        if upstream is None:
+            heads, rows = _EMPTY, self._from_inputs(operator)
+        else:
+            heads, rows = self._from_operator(operator, upstream)
+        for_all = self._for_all(operator)
+        rows = _sorted(rows, [GROUP_COLUMN, *operator.key_columns])
+        count = self._p.parallelism
+        owners = self._owners(rows)
+        batches = []
+        for subtask in range(count):
+            start = pa.table({
+                KIND_COLUMN: pa.array([START], pa.int8()),
+                GROUP_COLUMN: pa.array([subtask], pa.int32()),
+            })  # fmt: skip
+            mine = rows.filter(pa.array(owners == subtask))
+            acks = heads
+            if heads.num_rows:
+                acks = heads.filter(pc.equal(heads.column(TARGET_COLUMN), subtask))
+            batches.append(self._cut([start, acks, for_all, mine]))
+        return batches
+
+    def _owners(self, rows: pa.Table) -> Any:
+        groups = rows.column(GROUP_COLUMN).to_numpy()
+        most, count = self._p.max_parallelism, self._p.parallelism
+        return np.array([owner(int(g), count, most) for g in groups], dtype=np.int64)
+
+    def _cut(self, parts: Sequence[pa.Table]) -> list[pa.RecordBatch]:
+        together = pa.concat_tables(
+            [part for part in parts if part.num_columns], promote_options="default"
+        )
+        unused = [n for n in (SOURCE_ORDER, TARGET_COLUMN) if n in together.column_names]
+        made: list[pa.RecordBatch] = (
+            together.drop_columns(unused).combine_chunks().to_batches(self._batch_rows)
+        )
+        return made
+
+    def _from_inputs(self, operator: OperatorNode) -> pa.Table:
+        branches = operator.upstream.branches
+        timed = any(b.event_time is not None for b in branches)
+        parts = []
+        for index, branch in enumerate(branches):
+            rows = self._rows(branch)
+            parts.append(self._keyed(operator, rows, index, branch.event_time, timed=timed))
+        return _numbered(pa.concat_tables(parts))
+
+    def _keyed(
+        self, operator: OperatorNode, rows: pa.Table, index: int, time: str | None, *, timed: bool
+    ) -> pa.Table:
+        rows = rows.append_column(KIND_COLUMN, pa.array(np.full(len(rows), ROW, np.int8)))
+        rows = rows.append_column(GROUP_COLUMN, self._groups(operator, rows))
+        if timed:
+            rows = rows.append_column(TIME_COLUMN, _times(rows, time))
+        if timed or len(operator.upstream.branches) > 1:
+            rows = rows.append_column(INPUT_COLUMN, pa.array(np.full(len(rows), index, np.int32)))
+        return rows
+
+    def _groups(self, operator: OperatorNode, rows: pa.Table) -> pa.Array:
+        groups = key_groups(operator.key_types, self._p.max_parallelism, self._p.key_hash)
+        columns = [rows.column(name).to_pylist() for name in operator.key_columns]
+        return pa.array(groups(zip(*columns, strict=True)), pa.int32())
+
+    def _for_all(self, operator: OperatorNode) -> pa.Table:
+        """The rows of a broadcast stream, in the order in which all subtasks see them."""
+        branches = operator.broadcast_branches
+        if not branches:
+            return _EMPTY
+        timed = any(b.event_time is not None for b in branches)
+        parts = []
+        for index, branch in enumerate(branches):
+            rows = self._rows(branch)
+            times = _times(rows, branch.event_time)
+            rows = rows.rename_columns([broadcast_column(i) for i in range(rows.num_columns)])
+            kinds = pa.array(np.full(len(rows), BROADCAST, np.int8))
+            rows = rows.append_column(KIND_COLUMN, kinds)
+            if timed:
+                rows = rows.append_column(TIME_COLUMN, times)
+            if len(branches) > 1:
+                inputs = pa.array(np.full(len(rows), index, np.int32))
+                rows = rows.append_column(INPUT_COLUMN, inputs)
+            parts.append(rows)
+        return _sorted(_numbered(pa.concat_tables(parts)), [])
+
+    def _from_operator(
+        self, operator: OperatorNode, producer: OperatorNode
+    ) -> tuple[pa.Table, pa.Table]:
+        """Acknowledgements, and rows of the output that is read."""
+        made = self._outputs[producer.uid]
+        is_ack = pc.equal(made.column(KIND_COLUMN), pa.scalar(ACK, pa.int8()))
+        heads = made.filter(is_ack).select([KIND_COLUMN, ACK_COLUMN, TARGET_COLUMN])
+        rows = self._picked(operator.upstream, producer, made.filter(pc.invert(is_ack)))
+        upstream = operator.upstream
+        rows = rows.append_column(GROUP_COLUMN, self._groups(operator, rows))
+        rows = rows.append_column(TIME_COLUMN, _times(rows, upstream.event_time))
+        names = [SOURCE_ORDER if n == ORDINAL_COLUMN else n for n in rows.column_names]
+        return heads, rows.rename_columns(names).drop_columns([ACK_COLUMN])
+
+    def _picked(self, stream: DataStream, producer: OperatorNode, rows: pa.Table) -> pa.Table:
+        outlets = self._p.outlets(producer)
+        read = {s.name: side_column(i) for i, s in enumerate(outlets.sides) if s.read}
+        engine = [KIND_COLUMN, ORDINAL_COLUMN, MARK_COLUMN, ACK_COLUMN]
+        if stream.side_output is None:
+            for column in read.values():
+                rows = rows.filter(pc.is_null(rows.column(column)))
+            return rows.select([*stream.schema.names, *engine])
+        mine = read[stream.side_output]
+        rows = rows.filter(pc.is_valid(rows.column(mine)))
+        structs = rows.column(mine)
+        own = {n: pc.struct_field(structs, [i]) for i, n in enumerate(stream.schema.names)}
+        return pa.table({**own, **{name: rows.column(name) for name in engine}})
+
+    def _rows(self, branch: Branch) -> pa.Table:
+        if branch.transforms:
+            raise UserError(
+                f"transform is Spark's own code and cannot run without it: input={branch.node.uid};"
+                f" give the rows that it makes, or test the job with a Spark session"
+            )
+        found = self._tables.get(branch.node.uid)
+        if found is None:
+            return input_table(branch.node.uid, arrow_schema(branch.node.frame.schema), [])
+        return found
+
+    # -- sinks without an operator before them ---------------------------------------------
+
+    def _direct_sinks(self) -> list[bytes]:
+        found: list[bytes] = []
+        spec = self._spec
+        for node in self._p.graph.sinks:
+            if not node.upstream.branches or node.upstream.operator is not None:
+                continue
+            rows = pa.concat_tables([self._rows(branch) for branch in node.upstream.branches])
+            schema = arrow_schema(node.upstream.schema)
+            batches = iter(rows.to_batches(self._batch_rows))
+            ids = spec.lineage, spec.run, spec.epoch, node.uid
+            for batch in stage_rows(*ids, node.sink, schema, batches):
+                found += batch.column(ACK_COLUMN).to_pylist()
+        return found
+
+
+def _times(rows: pa.Table, column: str | None) -> pa.Array:
+    """Milliseconds since 1970 of the event time column; null where none is declared."""
+    if column is None:
+        return pa.nulls(len(rows), pa.int64())
+    stamps = rows.column(column).combine_chunks()
+    if not pa.types.is_timestamp(stamps.type):
+        return stamps
+    micros = stamps.cast(pa.timestamp("us", stamps.type.tz)).cast(pa.int64())
+    floored = np.floor_divide(micros.fill_null(0).to_numpy(), _MS)
+    return pa.array(floored, mask=micros.is_null().to_numpy(zero_copy_only=False))
+
+
+def _numbered(rows: pa.Table) -> pa.Table:
+    return rows.append_column(SOURCE_ORDER, pa.array(np.arange(len(rows), dtype=np.int64)))
+
+
+def _sorted(rows: pa.Table, first: Sequence[str]) -> pa.Table:
+    """Rows of a key together, in the order of ADR 0003."""
+    ties = (TIME_COLUMN, INPUT_COLUMN, SOURCE_ORDER)
+    columns: list[Any] = []
+    for name in [*first, *(name for name in ties if name in rows.column_names)]:
+        column = rows.column(name)
+        # Nulls first, as Spark has them.
+        columns += [pc.is_valid(column)] if column.null_count else []
+        columns.append(column)
+    names = [str(number) for number in range(len(columns))]
+    order = pc.sort_indices(
+        pa.table(columns, names), sort_keys=[(name, "ascending") for name in names]
+    )
+    return rows.take(order)

@@ -1,0 +1,78 @@
+"""`run_job`: a job file in this process."""
+
+from typing import Any
+
+import pytest
+
+from moorage import (
+    FileSink,
+    KeyedProcessFunction,
+    OutputTag,
+    Tumbling,
+    ValueStateDescriptor,
+    count,
+)
+from moorage.testing import run_job
+from moorage_state.errors import UserError
+
+EVEN = OutputTag("even", "user string, n long")
+
+
+class Sum(KeyedProcessFunction):
+    def __init__(self, *, tells=False):
+        self.tells = tells
+
+    def open(self, ctx):
+        self.sum = ctx.get_state(ValueStateDescriptor("sum", "long"))
+
+    def process(self, row, ctx):
+        self.sum.update((self.sum.value() or 0) + row.n)
+        if self.tells and self.sum.value() % 2 == 0:
+            yield EVEN, (ctx.key, self.sum.value())
+        yield ctx.key, self.sum.value()
+
+
+def build(env):
+    (out,) = env.args
+    left = env.read_stream("left", "json", schema="user string, n long, at long", path="x")
+    right = env.read_stream("right", "json", schema="user string, n long, at long", path="y")
+    both = left.with_event_time("at").union(right.with_event_time("at"))
+    sums = both.key_by("user").process(
+        Sum(tells=True), uid="sum", output="user string, n long", side_outputs=[EVEN]
+    )
+    sums.get_side_output(EVEN).sink_to(FileSink(f"{out}/even"), uid="even")
+    again = sums.key_by("user").process(Sum(), uid="again", output="user string, n long")
+    again.sink_to(FileSink(f"{out}/sums"), uid="sums")
+    windows = both.key_by("user").window(Tumbling("10ms")).aggregate(uid="w", rows=count())
+    windows.sink_to(FileSink(f"{out}/windows"), uid="windows")
+
+
+def test_operators_after_one_another_unions_side_outputs_and_windows(tmp_path):
+    epochs: list[Any] = [
+        {"left": [("a", 1, 1), ("b", 2, 1)], "right": [("a", 2, 3)]},
+        {"right": [{"user": "a", "n": 1, "at": 15}]},
+    ]
+    found = run_job(build, epochs, args=[str(tmp_path)], parallelism=3)
+    assert sorted(found["sums"]) == [("a", 1), ("a", 4), ("a", 8), ("b", 2)]
+    assert sorted(found["even"]) == [("a", 4), ("b", 2)]
+    assert sorted((row.user, row.rows) for row in found["windows"]) == [
+        ("a", 1),
+        ("a", 2),
+        ("b", 1),
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_needs_spark_is_said(tmp_path):
+    def transformed(env):
+        stream = env.read_stream("s", "json", schema="user string, n long")
+        stream.transform(lambda frame: frame.select("user", "n"))
+
+    with pytest.raises(UserError, match="without Spark"):
+        run_job(transformed, {})
+    with pytest.raises(UserError, match="name them with schema"):
+        run_job(lambda env: env.read_stream("s", "rate"), {})
+    with pytest.raises(UserError, match="no such input: inputs=\\['other'\\]"):
+        run_job(build, {"other": []}, args=[str(tmp_path)])
+    with pytest.raises(UserError, match="without sinks"):
+        run_job(lambda env: env.read_stream("s", "json", schema="a long"), {})
