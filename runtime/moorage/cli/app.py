@@ -24,6 +24,7 @@ from moorage.cli.checks import checked_job, undecided_options
 from moorage.cli.doctor import doctor
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.init import init
+from moorage.cli.page import report, watched
 from moorage.cli.progress import Display, open_display, rows_text
 from moorage.cli.snapshots import snapshots
 from moorage.cli.state import state
@@ -138,6 +139,7 @@ app.add_typer(state, name="state")
 app.add_typer(store, name="store")
 app.command()(init)
 app.command()(doctor)
+app.command()(report)
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
@@ -180,6 +182,12 @@ def run(
     cores: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="How many cores Spark may use.")
     ] = None,
+    page: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT", min=1, max=65535, help="Show a page at http://localhost:PORT."
+        ),
+    ] = None,
 ) -> None:
     """Run a job on this machine, without Kubernetes; Ctrl-C takes a last checkpoint."""
     job = checked_job(manifest, "local")
@@ -195,7 +203,8 @@ def run(
     display = open_display(sys.stderr, plain=plain)
     began = time.monotonic()
     try:
-        result = run_session(_driver(), job, manifest.absolute().parent, options, display)
+        with watched(_driver(), job, page, _complain) as runner:
+            result = run_session(runner, job, manifest.absolute().parent, options, display)
     except KeyboardInterrupt:
         _quit_now(job, display.progress, time.monotonic() - began)
     typer.echo(_summary(job, result))

@@ -1,4 +1,5 @@
 import shutil
+import socket
 import sys
 
 import pytest
@@ -52,3 +53,10 @@ def original(tmp_path_factory):
 def directory(original, tmp_path):
     """A checkpoint directory: chk-1 is retired, chk-2 and chk-3 are there."""
     return shutil.copytree(original, tmp_path / "dir")
+
+
+@pytest.fixture
+def free_port():
+    """One that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]

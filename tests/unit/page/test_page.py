@@ -1,0 +1,181 @@
+"""The page: what it shows, what it escapes and hides, and that readers cannot exhaust it."""
+
+import re
+import socket
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from http.client import HTTPConnection
+
+import pytest
+
+from moorage.driver.types import JobProgress
+from moorage.driver.views import CheckpointRecord, FailureView, OddRows
+from moorage.offline.listing import CheckpointRow, Listing
+from moorage.page.history import EPOCHS, FAILURES, RunHistory
+from moorage.page.render import rendered
+from moorage.page.server import PageServer
+from moorage.page.views import MOST_BARS, MOST_ROWS, page_of_run, page_of_store
+from moorage.redaction import Redactor
+from moorage_state.errors import UserError
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+
+
+def record(number, state="Completed", **more):
+    return CheckpointRecord(
+        number, "Checkpoint", state, NOW, duration_seconds=number / 10, bytes_total=2048, **more
+    )
+
+
+def run_of(progress, name="clicks", epochs=1):
+    history = RunHistory(name)
+    for number in range(1, epochs + 1):
+        history(replace(progress, epochs=number, epoch=number, epoch_seconds=0.25, epoch_rows=1000))
+    return history
+
+
+def html_of(history, clean=str):
+    return rendered(page_of_run(history.facts(), NOW, clean), live=True, nonce="n")
+
+
+def stored(count, **more):
+    rows = [
+        CheckpointRow(n, f"chk-{n}", "retained", n, NOW, 0, 1024 * n, 10, 10, 3, 1, 1, **more)
+        for n in range(1, count + 1)
+    ]
+    return Listing("/data/clicks", None, rows, [], None, [])
+
+
+def test_a_run_shows_its_epochs_checkpoints_and_odd_rows():
+    progress = JobProgress(
+        phase="running",
+        checkpoints=(record(2, "InProgress"), record(1)),
+        completed_checkpoints=1,
+        odd=OddRows(late=7, null_keys=3),
+    )
+    html = html_of(run_of(progress, epochs=4))
+    assert "epoch 4: 250 ms, 1,000 rows" in html
+    assert "<td>in progress</td>" in html
+    assert "<dt>Late rows</dt><dd>7</dd>" in html
+    assert "<dt>Null keys</dt><dd>3</dd>" in html
+
+
+def test_percentiles_are_nearest_ranks_of_completed_checkpoints():
+    failed = record(900, "Failed")
+    progress = JobProgress(checkpoints=(failed, *(record(n) for n in range(100, 0, -1))))
+    page = page_of_run(run_of(progress).facts(), NOW, str)
+    pairs = dict(next(s for s in page.sections if s.anchor == "checkpoints").pairs)
+    assert pairs["Duration, median"] == "5.0 s"
+    assert pairs["Duration, p95"] == "9.5 s"
+    assert pairs["Duration, most"] == "10.0 s"
+
+
+def test_before_anything_has_happened_the_page_says_so():
+    html = html_of(RunHistory("clicks"))
+    assert "No epoch has been committed yet." in html
+    assert "No checkpoint has been triggered yet." in html
+
+
+def test_what_others_wrote_is_escaped_wherever_it_is_shown():
+    progress = JobProgress(
+        message=EVIL, storage_error=EVIL, restored_from=EVIL, last_failure=FailureView(EVIL, EVIL)
+    )
+    for html in (
+        html_of(run_of(progress, name=EVIL)),
+        rendered(page_of_store(stored(1, problem=EVIL), NOW, str)),
+    ):
+        assert "&lt;script&gt;alert(1)" in html
+        assert "<script>alert" not in html
+        assert "<img" not in html
+
+
+def test_secrets_are_masked_in_every_text_of_the_page():
+    told = "refused: key=hunter2hunter2"
+    progress = JobProgress(
+        message=told, storage_error=told, restored_from=told, last_failure=FailureView("io", told)
+    )
+    html = html_of(run_of(progress), Redactor({"S3_SECRET": "hunter2hunter2"}))
+    assert html.count("refused: key=***") >= 4
+    assert "hunter2" not in html
+
+
+def test_the_page_needs_nothing_else():
+    html = rendered(page_of_store(stored(3), NOW, str))
+    assert not re.search(r"(?:src|href)=\"(?!#|data:,)", html)
+    assert "<script" not in html
+
+
+def test_memory_is_bounded_however_long_the_run():
+    history = RunHistory("clicks")
+    for number in range(1, 1000):
+        history(JobProgress(epochs=number, last_failure=FailureView("x", str(number))))
+    facts = history.facts()
+    assert len(facts.epochs) == EPOCHS
+    assert [f.message for f in facts.failures] == [str(n) for n in range(999, 999 - FAILURES, -1)]
+
+
+def test_ten_thousand_checkpoints_are_drawn_as_the_newest():
+    html = rendered(page_of_store(stored(10_000), NOW, str))
+    assert html.count("<rect") == MOST_BARS
+    assert f"{10_000 - MOST_ROWS} older ones are not shown." in html
+    assert ">10000</td>" in html
+    assert len(html) < 150_000
+
+
+@pytest.fixture
+def server():
+    server = PageServer(lambda nonce: f"<p>{nonce}</p>", port=0, seconds=0.5, most=2)
+    yield server
+    server.close()
+
+
+def asked(server, method="GET", path="/", host=None):
+    with closing(HTTPConnection("127.0.0.1", server.port, timeout=5)) as connection:
+        connection.request(method, path, headers={"Host": host or f"localhost:{server.port}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), answer.headers
+
+
+def test_style_and_script_are_allowed_by_a_nonce_of_one_answer(server):
+    (_, first, headers), (_, second, _) = asked(server), asked(server)
+    assert first != second
+    nonce = first.removeprefix("<p>").removesuffix("</p>")
+    assert f"script-src 'nonce-{nonce}'" in headers["Content-Security-Policy"]
+    assert "unsafe-inline" not in headers["Content-Security-Policy"]
+
+
+def test_only_the_page_is_served_and_only_to_who_asked_this_machine_for_it(server):
+    assert asked(server, path="/../../etc/passwd")[0] == 404
+    assert asked(server, method="POST")[0] == 405
+    assert asked(server, host="evil.example:7780")[0] == 403
+    assert asked(server, host="localhost.evil.example")[0] == 403
+
+
+def test_a_page_that_cannot_be_drawn_is_an_answer_too(caplog):
+    def broken(_nonce):
+        raise ValueError("no such page")
+
+    server = PageServer(broken, port=0)
+    try:
+        assert asked(server)[0] == 500
+    finally:
+        server.close()
+    assert "page_failed" in caplog.text
+
+
+def test_readers_that_say_nothing_are_hung_up_on_and_leave_room_for_others(server):
+    with closing(socket.create_connection(("127.0.0.1", server.port))) as slow:
+        slow.settimeout(5)
+        with closing(socket.create_connection(("127.0.0.1", server.port))) as other:
+            other.settimeout(5)
+            assert asked(server)[0] == 503
+            assert slow.recv(1) == b""
+            assert other.recv(1) == b""
+    assert asked(server)[0] == 200
+
+
+def test_a_port_that_is_taken_is_a_clear_error(server):
+    with pytest.raises(UserError, match=r"cannot be served.*name another port with --page"):
+        PageServer(str, port=server.port)
