@@ -71,6 +71,7 @@ def init(
 _WHAT = {
     "job.py": "what it does",
     "job.yaml": "how it runs, here and on a cluster",
+    "test_job.py": "its tests, which need no Spark",
     "README.md": "what to try",
     "Dockerfile": "its image",
 }

@@ -3,6 +3,7 @@
 Called by the harnesses.
 """
 
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql.types import StructType
@@ -38,7 +39,8 @@ class TestEnvironment(StreamEnvironment):
 
     def __init__(self, args: tuple[str, ...] = ()) -> None:
         nothing: Any = None
-        super().__init__(nothing, args=args)
+        # Sinks resolve their paths, and are not opened.
+        super().__init__(nothing, args=args, base_dir=str(Path.cwd()))
 
     def read_stream(
         self,

@@ -1,5 +1,6 @@
 """`moorage init`: what each template writes can be run, and nothing that is there is touched."""
 
+import os
 import re
 import runpy
 import subprocess
@@ -37,10 +38,29 @@ def test_a_new_job_is_valid_and_can_be_imported(moorage, tmp_path, template):
     assert TEMPLATES[template].text in readme
 
 
+def test_the_tests_of_new_jobs_pass(moorage, tmp_path):
+    for template in RUNS:
+        moorage("init", tmp_path / template, "-t", template)
+    # Each has a `job` of its own, as if it were the only one.
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "moorage.testing.plugin"]
+    command += ["-p", "no:cacheprovider", "--import-mode=prepend"]
+    for template in RUNS:
+        folder = tmp_path / template
+        done = subprocess.run(
+            [*command, "--rootdir", str(folder), str(folder)],
+            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=folder,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_every_file_is_told_and_none_of_them_is_a_template_still(moorage, tmp_path):
     _, out, _ = moorage("init", tmp_path / "new", "--name", "a-b")
     found = {str(p.relative_to(tmp_path / "new")) for p in (tmp_path / "new").rglob("*.*")}
-    assert found == {".gitignore", "README.md", "in/1.json", "job.py", "job.yaml"}
+    assert found == {".gitignore", "README.md", "in/1.json", "job.py", "job.yaml", "test_job.py"}
     assert all(name in out for name in (*found, "Dockerfile"))
     assert "name: a-b" in (tmp_path / "new/job.yaml").read_text()
     assert "FROM ${RUNTIME}" in (tmp_path / "new/Dockerfile").read_text()
