@@ -254,7 +254,15 @@ class DeltaReader:
                 raise self._corrupt(str(error)) from error
             count, operations = count + 1, operations + frame.operations
             yield frame
-        self._check_end(payload, _End(count, operations, self._digest.hex()))
+        self._check_end(payload, count, operations)
+
+    def require_whole(self) -> None:
+        """Read it to its end, and decode nothing of it."""
+        count = 0
+        while (block := self._known_block())[0] != b"E":
+            self._digest.add(block[1])
+            count += 1
+        self._check_end(block[1], count)
 
     def _first_block(self) -> bytes:
         kind, payload = self._block()
@@ -293,12 +301,14 @@ class DeltaReader:
             raise self._corrupt("checksum does not match")
         return kind, payload
 
-    def _check_end(self, payload: bytes, seen: _End) -> None:
+    def _check_end(self, payload: bytes, frames: int, operations: int | None = None) -> None:
         try:
             end = _unpack_end(payload)
         except msgspec.MsgspecError as error:
             raise self._corrupt(f"end block: {error}") from error
         named = parse_delta_name(self.path.name)
+        counted = end.operations if operations is None else operations
+        seen = _End(frames, counted, self._digest.hex())
         if end != seen or named not in (None, (self.header.epoch, end.digest)):
             raise self._corrupt(f"digest or counts do not match: digest={seen.digest}")
         if self._file.read(1):

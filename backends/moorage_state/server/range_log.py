@@ -157,6 +157,11 @@ class RangeLog:
                 self._next = None
             self._forget_ahead(listing.version.epoch)
 
+    def damaged(self) -> None:
+        """A delta on this volume is not what was committed: the next checkpoint is a copy."""
+        with self._lock:
+            self._base, self._completed = None, 0
+
     def unlisted(self, committed: Mapping[Version, Path]) -> Listing | None:
         """The deltas that no checkpoint lists and that are not in the store; None without a base.
 

@@ -25,7 +25,9 @@ import msgspec
 from moorage_state import failpoints
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.database import StoredFile
+from moorage_state.deltas import DeltaReader
 from moorage_state.errors import (
+    CorruptState,
     LocalDiskError,
     Retryable,
     StateSizeExceeded,
@@ -34,7 +36,7 @@ from moorage_state.errors import (
 )
 from moorage_state.progress import bytes_below, carried, watching
 from moorage_state.server.databases import Databases
-from moorage_state.server.local_files import Snapshots, Taken, digests_of
+from moorage_state.server.local_files import Digests, Snapshots, Taken, digests_of
 from moorage_state.server.operations import (
     RangeSpec,
     Uploaded,
@@ -523,13 +525,28 @@ def _taken(
 def _files_of(copies: bool, item: tuple[int, UploadPart, Taken | Listing]) -> list[LocalFile]:  # noqa: FBT001
     number, part, taken = item
     if isinstance(taken, Listing):
-        with disk_errors("read a delta file", part.snapshots.where):
-            return [LocalFile(number, path, *digests_of(path), True) for path in taken.local]
+        return [LocalFile(number, path, *_whole_delta(part, path), True) for path in taken.local]
     kept = copies or part.snapshots.listing(taken.checkpoint_id) is not None
     with disk_errors("read a local checkpoint", taken.path):
         paths = sorted(path for path in taken.path.iterdir() if not _is_empty_log(path))
         found = [(path, *part.snapshots.hashes.of(path)) for path in paths]
     return [LocalFile(number, *fields, kept) for fields in found]
+
+
+def _whole_delta(part: UploadPart, path: Path) -> Digests:
+    """The digests of a delta that is what was committed: nobody could restore from another."""
+    try:
+        with DeltaReader(path) as reader:
+            reader.require_whole()
+        with disk_errors("read a delta file", path):
+            return digests_of(path)
+    except (CorruptState, LocalDiskError) as error:
+        # The database has it already, so a copy of that needs no delta.
+        part.snapshots.begin_log().damaged()
+        raise LocalDiskError(
+            f"a committed delta cannot be uploaded: path={path} cause={error}; the next checkpoint "
+            f"is a copy without it; check this volume's health"
+        ) from error
 
 
 def _is_empty_log(path: Path) -> bool:

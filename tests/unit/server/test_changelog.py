@@ -338,6 +338,33 @@ def test_a_damaged_delta_in_the_store_stops_the_restore_and_is_named(
     assert ref.key in caught.value.path
 
 
+@pytest.mark.parametrize("kind", ["flipped byte", "torn", "missing"])
+@pytest.mark.parametrize("uploads", ["with a checkpoint", "ahead"])
+def test_a_delta_that_is_damaged_before_its_upload_is_never_listed(
+    op, key, drive, tmp_path, small, kind, uploads
+):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key, 2)
+    expected = op.read()
+    path = next(tmp_path.glob("local/ranges/*/*/deltas/*/*3-*.delta"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.unlink()
+    if kind != "missing":
+        path.write_bytes(data if kind == "flipped byte" else data[:-9])
+    op.begin(2)
+    upload = ahead if uploads == "ahead" else lambda op: op.upload(2)
+    with pytest.raises(LocalDiskError, match="a committed delta cannot be uploaded"):
+        upload(op)
+    op.api.notify_aborted(2)
+    assert op.log(3).logged is None
+    with RangeHost(tmp_path / "elsewhere", small) as host:
+        again = drive(host, run="f2r0")
+        again.open(op.base)
+        assert again.read() == expected
+
+
 def test_a_damaged_delta_on_the_volume_is_fetched_again(op, key, tmp_path):
     write(op, key, 2)
     op.log(1)
