@@ -291,6 +291,11 @@ class KeyedProcessFunction:
         """
         raise TypeError(f"{type(self).__name__} does not define on_timer(timestamp, ctx)")
 
+    @property
+    def has_timers(self) -> bool:
+        """Whether it handles timers; only then may it set some."""
+        return type(self).on_timer is not KeyedProcessFunction.on_timer
+
     def close(self) -> None:
         """Release what `open` took; called once after the last row, also after a failure.
 

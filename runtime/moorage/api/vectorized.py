@@ -220,3 +220,8 @@ class KeyedBatchFunction(KeyedProcessFunction):
         For a key, an epoch is: timers that are due, its rows, timers that have become due.
         """
         raise TypeError(f"{type(self).__name__} does not define on_timers(keys, timers, ctx)")
+
+    @property
+    def has_timers(self) -> bool:
+        """See `KeyedProcessFunction.has_timers`."""
+        return type(self).on_timers is not KeyedBatchFunction.on_timers

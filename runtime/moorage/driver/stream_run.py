@@ -17,7 +17,6 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from moorage.api.functions import KeyedProcessFunction
 from moorage.api.graph import JobGraph
 from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.context import DriverContext
@@ -490,8 +489,7 @@ class StreamRun:
 
 def has_timers(graph: JobGraph) -> bool:
     """Whether any of its functions fires timers."""
-    base = KeyedProcessFunction.on_timer
-    return any(type(o.function).on_timer is not base for o in graph.operators)
+    return any(o.function.has_timers for o in graph.operators)
 
 
 def counting_consumers(graph: JobGraph) -> frozenset[str]:

@@ -587,3 +587,9 @@ def test_aggregates_of_every_type_are_the_same_by_row_and_by_column(new_operator
         made.append(sorted(map(repr, operator.epoch(make(), watermark=99, **columns).rows)))
     assert made[0] == made[1]
     assert len(made[0]) == len(KEYS)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_driver_knows_that_windows_of_time_wait_for_timers(way):
+    """Else it would end a bounded job without the epoch in which the last windows give theirs."""
+    assert WAYS[way](Tumbling("1s")).has_timers
