@@ -266,6 +266,14 @@ class KeyedProcessFunction:
             keeps must change no output: a worker may end at any time, and a row may come to any.
     """
 
+    has_timers: ClassVar[bool] = False
+    """Whether it handles timers; only then may it set some."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Look what the class handles, once."""
+        super().__init_subclass__(**options)
+        cls.has_timers = cls.on_timer is not KeyedProcessFunction.on_timer
+
     long_lived: ClassVar[bool] = False
 
     def open(self, ctx: RuntimeContext) -> None:
@@ -290,11 +298,6 @@ class KeyedProcessFunction:
         ignored.
         """
         raise TypeError(f"{type(self).__name__} does not define on_timer(timestamp, ctx)")
-
-    @property
-    def has_timers(self) -> bool:
-        """Whether it handles timers; only then may it set some."""
-        return type(self).on_timer is not KeyedProcessFunction.on_timer
 
     def close(self) -> None:
         """Release what `open` took; called once after the last row, also after a failure.

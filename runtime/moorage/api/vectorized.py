@@ -191,6 +191,11 @@ class KeyedBatchFunction(KeyedProcessFunction):
     It must be deterministic, as a `KeyedProcessFunction` must be.
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """See `KeyedProcessFunction`."""
+        super().__init_subclass__(**options)
+        cls.has_timers = cls.on_timers is not KeyedBatchFunction.on_timers
+
     def process_batch(
         self,
         keys: pa.Array,  # noqa: ARG002
@@ -220,8 +225,3 @@ class KeyedBatchFunction(KeyedProcessFunction):
         For a key, an epoch is: timers that are due, its rows, timers that have become due.
         """
         raise TypeError(f"{type(self).__name__} does not define on_timers(keys, timers, ctx)")
-
-    @property
-    def has_timers(self) -> bool:
-        """See `KeyedProcessFunction.has_timers`."""
-        return type(self).on_timers is not KeyedBatchFunction.on_timers

@@ -158,8 +158,7 @@ def _timers_of(
             f"operator={plan.uid} function={type(function).__name__}; leave out on_timer, or write "
             f"a KeyedProcessFunction"
         )
-    has_timers = type(function).on_timers is not KeyedBatchFunction.on_timers
-    return None, (ChunkTimers(store) if has_timers else None)
+    return None, (ChunkTimers(store) if function.has_timers else None)
 
 
 def _firing(
