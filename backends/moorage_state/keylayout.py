@@ -32,6 +32,9 @@ _HEAD = struct.Struct(">HBI")
 _TIMER_HEAD = struct.Struct(">HBQ")
 _U64 = struct.Struct(">Q")
 
+KEY_AT = _HEAD.size
+"""Where the key begins in what every stored state of it starts with."""
+
 
 def state_id(name: str) -> bytes:
     """Four bytes that stand for a state's name; two states of an operator must not share them."""
@@ -41,6 +44,11 @@ def state_id(name: str) -> bytes:
 def key_prefix(key_group: int, key: bytes) -> bytes:
     """What every stored state of `key` starts with."""
     return _HEAD.pack(key_group, KEYED_STATE, len(key)) + key
+
+
+def prefix_of(entry: bytes) -> bytes:
+    """What every stored state of a key starts with, of one of them; the key begins at `KEY_AT`."""
+    return entry[: KEY_AT + int.from_bytes(entry[3:KEY_AT], "big")]
 
 
 def prefix_end(prefix: bytes) -> bytes:

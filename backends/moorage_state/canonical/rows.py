@@ -39,6 +39,7 @@ from moorage_state.keyed.namespaces import namespace_bytes, namespace_codec, spl
 from moorage_state.keyed.timers import TIMERS_STATE
 from moorage_state.keylayout import (
     EVENT_TIMERS,
+    KEY_AT,
     PROCESSING_TIMERS,
     decode_time,
     encode_time,
@@ -80,7 +81,6 @@ _NOT_OF_THE_TYPE = (
 )
 _INDEX_OF = {EVENT_TIME: EVENT_TIMERS, PROCESSING_TIME: PROCESSING_TIMERS}
 _PAGE = 20_000
-_KEY_AT = 7
 
 
 def is_raw(meta: FileMeta) -> bool:
@@ -379,7 +379,7 @@ class RowReader:
             timers = [(kind, time) for _, kind, time in found]
             if timers != sorted(set(timers)):
                 raise ValueError(f"timers of a key are out of order or doubled: {timers[:9]}")
-            group, key = int.from_bytes(prefix[:2], "big"), prefix[_KEY_AT:]
+            group, key = int.from_bytes(prefix[:2], "big"), prefix[KEY_AT:]
             by_kind = ([t for k, t in timers if k == one] for one in TIMER_KINDS)
             for rest, value in stored_timers(*by_kind):
                 keys.append(prefix + self._sid + rest)

@@ -31,6 +31,7 @@ from moorage_state.keylayout import (
     encode_time,
     expiry_entry,
     expiry_parts,
+    prefix_of,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ _INDEX_PAGE = 512
 _PAGES = 256
 _NEVER = encode_time(NEVER)
 _CELL_AT = 11
-_KEY_AT = 7
 _ID_BYTES = 4
 _POSITION_BYTES = 12
 _SWEEP_PAGE = 4096
@@ -198,7 +198,7 @@ def go_on(
 
 def swept_as(states: Mapping[bytes, StateSchema], cell: bytes) -> tuple[StateKind, int] | None:
     """Kind and time to live of the state of a stored key; None where it is not swept."""
-    at = _KEY_AT + int.from_bytes(cell[3:_KEY_AT], "big")
+    at = len(prefix_of(cell))
     schema = states.get(cell[at : at + _ID_BYTES])
     if schema is None or not schema.ttl_ms or schema.indexed_ms is None:
         return None

@@ -21,6 +21,7 @@ import msgspec
 
 from moorage_state.keylayout import (
     EVENT_TIMERS,
+    KEY_AT,
     PROCESSING_TIMERS,
     decode_time,
     encode_time,
@@ -41,7 +42,6 @@ _FEW = 64
 
 _PAGE, _LARGEST_PAGE = _FEW + 1, 4096
 _RELIEF = 1024
-_KEY_AT = 7
 _TIME_BYTES = 8
 _LAYOUT = 1
 _PAIR = b"\x92"
@@ -111,7 +111,7 @@ def write_index(
     store: "KeyedStateStore", kind: int, times: Iterable[int], value: bytes | None
 ) -> None:
     """Write the index entries of timers of the current key, or delete them."""
-    group, key = int.from_bytes(store.prefix[:2], "big"), store.prefix[_KEY_AT:]
+    group, key = int.from_bytes(store.prefix[:2], "big"), store.prefix[KEY_AT:]
     for n, time_ms in enumerate(times, 1):
         store.write(timer_entry(group, time_ms, key, kind), value)
         if not n % _RELIEF:

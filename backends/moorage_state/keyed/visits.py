@@ -24,7 +24,7 @@ from moorage_state.descriptors import StateDescriptor
 from moorage_state.errors import LocalDiskError
 from moorage_state.keyed.access import RangeAccess
 from moorage_state.keyed.state_store import KeyedStateStore
-from moorage_state.keylayout import EVENT_TIMERS, prefix_end
+from moorage_state.keylayout import EVENT_TIMERS, KEY_AT, prefix_end
 
 # The transaction never ends: a commit would write to the file what still fits into the cache.
 _SETUP = """
@@ -54,7 +54,6 @@ _PAGE_BYTES = 8 << 20
 _NOT_YET = Scan([], [], complete=False)
 
 _KEYS = 1024
-_KEY_AT = 7
 
 
 class Overlay:
@@ -298,7 +297,7 @@ class KeyVisits:
         store.begin_chunk(prefixes)
         for i, prefix in enumerate(prefixes):
             store.switch_to(i)
-            key = self._decode(prefix[_KEY_AT:])
+            key = self._decode(prefix[KEY_AT:])
             try:
                 function(key, handle)
                 store.flush_key()

@@ -28,6 +28,7 @@ from moorage_state.errors import Bug, LocalDiskError
 from moorage_state.keyed.kv_states import TaskKvStateRegistry
 from moorage_state.keyed.timers import KeyTimers, TimeDomain
 from moorage_state.keygroups import KeyGroupRange
+from moorage_state.keylayout import KEY_AT
 from moorage_state.server.databases import Databases
 from moorage_state.server.local_files import RangeDirectory, Snapshots
 from moorage_state.server.operations import RangeSpec, RestoreBase, Version
@@ -53,8 +54,6 @@ from moorage_state.state_backends.record_store import RecentWrites, RecordStore
 from moorage_state.state_backends.saving import RUN, Saver, Take
 from moorage_state.state_backends.storage import CheckpointStreamFactory
 from moorage_state.state_backends.timers import KeyedTimers
-
-_KEY_AT = 7
 
 
 class KeyedStateBackend:
@@ -213,7 +212,7 @@ class KeyedStateBackend:
         require_namespace(state_name, namespace, types[0] if types else None)
         self._settle()
         prefixes = self._store.keys_of(state_name, namespace)
-        return iter([self._locator.decode(prefix[_KEY_AT:]) for prefix in prefixes])
+        return iter([self._locator.decode(prefix[KEY_AT:]) for prefix in prefixes])
 
     def enter(self, located: Located) -> None:
         """Make a key the current one, whose place is known."""

@@ -19,7 +19,7 @@ from moorage_state.keyed.schema import StateSchema
 from moorage_state.keyed.state_store import KeyedStateStore, NoKey, StateHandleBase
 from moorage_state.keyed.timers import MIN_TIME
 from moorage_state.keygroups import KeyGroupRange
-from moorage_state.keylayout import EVENT_TIMERS, KEYED_STATE, METADATA
+from moorage_state.keylayout import EVENT_TIMERS, KEY_AT, KEYED_STATE, METADATA
 from moorage_state.server import scans
 from moorage_state.server.operations import RangeSpec
 
@@ -30,7 +30,6 @@ _MANY_APPENDED = 1 << 31
 _SWEPT_AT_ONCE = 1000
 # Sooner a sweep finds nothing new: the index has its times rounded up to such a part of a life.
 _SPANS = 16
-_KEY_AT = 7
 
 Entries = dict[bytes, bytes | None]
 
@@ -197,7 +196,7 @@ class RecentWrites:
 
 def _is_of_a_key(prefix: bytes) -> bool:
     """Whether one key's state begins so, and not a whole key group's."""
-    return len(prefix) > _KEY_AT and prefix[2] == KEYED_STATE
+    return len(prefix) > KEY_AT and prefix[2] == KEYED_STATE
 
 
 class _LiveExpiry(Expiry):

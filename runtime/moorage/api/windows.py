@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from moorage.api.declarations import parse_duration
 from moorage.api.functions import OutputTag, RuntimeContext
-from moorage_state.errors import UserError
+from moorage_state.errors import Bug, UserError
 from moorage_state.keyed import TimeDomain
 
 MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
@@ -166,7 +166,7 @@ class Session(WindowAssigner):
 
     def ending_at(self, end: int) -> TimeWindow | None:
         """Unknown: a session may have begun at any time."""
-        raise NotImplementedError(f"windows that merge are found in their set: end={end}")
+        raise Bug(f"windows that merge are found in their set: end={end}")
 
     @property
     def default_trigger(self) -> "Trigger":

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +24,7 @@ from moorage.cli.checks import checked_job, undecided_options
 from moorage.cli.doctor import doctor
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.init import init
-from moorage.cli.page import report, watched
+from moorage.cli.page import Runner, report, watched
 from moorage.cli.progress import Display, open_display, rows_text
 from moorage.cli.snapshots import snapshots
 from moorage.cli.state import state
@@ -39,10 +39,6 @@ from moorage_api import (
 )
 from moorage_state.errors import MoorageError
 
-Runner = Callable[
-    [StatefulSparkJob, Path, RunOptions, Callable[[JobProgress], None]],
-    RunResult,
-]
 # SIGHUP: the terminal was closed; SIGTERM: a shutdown, `kill`, `docker stop`.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OUTPUTS = (1, 2)

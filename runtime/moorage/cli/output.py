@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from types import FrameType
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -87,25 +87,6 @@ def print_pairs(pairs: Mapping[str, _Cell]) -> None:
 def one_line(text: str) -> str:
     """The text with everything escaped that is no printable character."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def time_text(moment: datetime | None) -> str | None:
-    """`2026-01-31 12:00:00Z`."""
-    if moment is None:
-        return None
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def age_text(seconds: int | None) -> str | None:
-    """The two largest units: `45s`, `12m05s`, `3h07m`, `9d04h`."""
-    if seconds is None:
-        return None
-    if seconds < 60:
-        return f"{seconds}s"
-    if seconds < 3600:
-        return f"{seconds // 60}m{seconds % 60:02}s"
-    hours = seconds // 3600
-    return f"{hours}h{seconds // 60 % 60:02}m" if hours < 48 else f"{hours // 24}d{hours % 24:02}h"
 
 
 def complain(text: str) -> None:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from moorage.driver.types import JobProgress
 from moorage.driver.views import CheckpointView, OddRows
+from moorage.texts import size_text
 
 _BAR_WIDTH = 40
 
@@ -92,16 +93,6 @@ def _percent(bound: tuple[int, int]) -> str:
     """Rounds down: 100 % is only said when all is done."""
     done, total = bound
     return f"{min(100 * done // total, 100) if total > 0 else 100} %"
-
-
-def size_text(number: int) -> str:
-    """Return a number of bytes in the unit that suits it."""
-    amount, unit = float(number), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024:
-            break
-        amount, unit = amount / 1024, larger
-    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
 
 
 def _checkpoint(view: CheckpointView | None, now: datetime) -> str:

@@ -14,7 +14,6 @@ from moorage.cli.exit_codes import ExitCode
 from moorage.cli.output import (
     Output,
     Where,
-    age_text,
     complain,
     one_line,
     print_found,
@@ -23,9 +22,7 @@ from moorage.cli.output import (
     print_table,
     progress_bar,
     stoppable,
-    time_text,
 )
-from moorage.cli.progress import size_text
 from moorage.offline import description, difference, garbage, listing, savepoint_copy, verification
 from moorage.offline.description import Description, OperatorView
 from moorage.offline.difference import Difference, StateDifference, type_text
@@ -34,6 +31,7 @@ from moorage.offline.listing import CheckpointRow, HistoryRow, Listing, Savepoin
 from moorage.offline.lookup import SnapshotDirectories, directories_of, find
 from moorage.offline.verification import Verification
 from moorage.state.snapshot_path import Found
+from moorage.texts import age_text, size_text, time_text
 from moorage_api import Duration
 from moorage_state.errors import UserError
 from moorage_state.snapshots import checkpoint_id_of

@@ -22,13 +22,12 @@ from moorage.cli.output import (
     print_table,
     progress_bar,
     stoppable,
-    time_text,
 )
-from moorage.cli.progress import size_text
 from moorage.driver.lookup_requests import LookupRequest
 from moorage.offline import state_queries
 from moorage.offline.lookup import find
 from moorage.queryable import QueryableStateClient, read_token
+from moorage.texts import size_text, time_text
 from moorage_state.errors import UserError
 from moorage_state.import_path import after_standard_library
 from moorage_state.state_backends import register_backend

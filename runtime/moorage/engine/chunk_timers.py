@@ -19,9 +19,8 @@ from moorage_state.keyed.many_timers import (
 )
 from moorage_state.keyed.scanning import pages
 from moorage_state.keyed.timers import MAX_TIME, TIMERS_STATE, TimeDomain
-from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, timer_entry
+from moorage_state.keylayout import EVENT_TIMERS, KEY_AT, PROCESSING_TIMERS, timer_entry
 
-_KEY_AT = 7
 KINDS = (EVENT_TIMERS, PROCESSING_TIMERS)
 # Beyond the last time that there is.
 _NEVER = MAX_TIME + 1
@@ -218,7 +217,7 @@ class ChunkTimers:
         for rest, value in new.items():
             if old.get(rest) != value:
                 store.write(cell + rest, value)
-        group, key = int.from_bytes(prefix[:2], "big"), prefix[_KEY_AT:]
+        group, key = int.from_bytes(prefix[:2], "big"), prefix[KEY_AT:]
         for kind, before, now in zip(KINDS, mine.stored, mine.now, strict=True):
             for time_ms in sorted(now.symmetric_difference(before)):
                 entry = timer_entry(group, time_ms, key, kind)

@@ -18,9 +18,8 @@ from moorage.engine.rows import Chunk, TupleReader, by_key, chunk_of, times_of
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage.engine.timers import Firing
 from moorage_state.keyed import KeyedStateStore
+from moorage_state.keylayout import KEY_AT
 from moorage_state.keys import KeyCodec
-
-_KEY_AT = 7
 
 
 class KeyLoop:
@@ -176,7 +175,7 @@ class KeyLoop:
                 firing.begin_key()
                 if not firing.is_first(domain, time_ms):
                     continue
-                key = self._codec.decode(prefix[_KEY_AT:])
+                key = self._codec.decode(prefix[KEY_AT:])
                 self._ctx.key = key[0] if len(key) == 1 else key
                 self.in_key = True
                 self.keys += 1

@@ -60,8 +60,9 @@ from moorage_state.keyhashes import flink_groups, groups_of_hashes, utf8_hashes
 _T = TypeVar("_T")
 _HASH = "_m_hash"
 _TAG = "_m_tag"
-# The order of rows of one key; see ADR 0003.
-_TIES = (TIME_COLUMN, INPUT_COLUMN, SOURCE_ORDER)
+TIES = (TIME_COLUMN, INPUT_COLUMN, SOURCE_ORDER)
+"""The order of rows of one key; see ADR 0003."""
+
 _MS = 1000
 _ACK_SCHEMA = StructType([StructField(ACK_COLUMN, BinaryType())])
 _ENGINE_FIELDS = [
@@ -499,7 +500,7 @@ class _Build:
 
 def _order(operator: OperatorNode, columns: Sequence[str]) -> list[Column]:
     """The order of rows within a subtask."""
-    ties = [name for name in _TIES if name in columns]
+    ties = [name for name in TIES if name in columns]
     names = (*operator.key_columns, *ties)
     # The hash brings the rows of a key together.
     first = [sf.col(_HASH).asc_nulls_first()]

@@ -149,10 +149,9 @@ def _timers_of(
 ) -> tuple[KeyTimers | None, ChunkTimers | None]:
     """The timers of a function, one key at a time or many; none for one that handles none."""
     function = plan.function
-    by_key = type(function).on_timer is not KeyedProcessFunction.on_timer
     if not isinstance(function, KeyedBatchFunction):
-        return (KeyTimers(store) if by_key else None), None
-    if by_key:
+        return (KeyTimers(store) if function.has_timers else None), None
+    if type(function).on_timer is not KeyedProcessFunction.on_timer:
         raise UserError(
             f"a vectorized function has its timers in on_timers(keys, timers, ctx): "
             f"operator={plan.uid} function={type(function).__name__}; leave out on_timer, or write "

@@ -23,11 +23,10 @@ from moorage_state.columnar import ColumnCodec
 from moorage_state.columnar.arrow import arrow_type
 from moorage_state.errors import UserError
 from moorage_state.keyed import KeyedStateStore
-from moorage_state.keylayout import state_id
+from moorage_state.keylayout import KEY_AT, state_id
 from moorage_state.keys import KeyCodec, encoded_namespaces
 from moorage_state.types import parse_type
 
-_KEY_AT = 7
 _Raws = list[bytes | None]
 
 
@@ -208,7 +207,7 @@ class VectorizedLoop:
 
     def _decoded(self, prefixes: list[bytes]) -> pa.Array:
         """Keys of which no row came, from what their state begins with."""
-        keys = [self._codec.decode(prefix[_KEY_AT:]) for prefix in prefixes]
+        keys = [self._codec.decode(prefix[KEY_AT:]) for prefix in prefixes]
         kinds = [arrow_type(parse_type(ddl)) for ddl in self._plan.key_types]
         columns = zip(*keys, strict=True)
         return self._joined([pa.array(c, kind) for c, kind in zip(columns, kinds, strict=True)])

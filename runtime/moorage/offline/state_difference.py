@@ -15,10 +15,10 @@ from moorage.state.reader import Selection, select, selected_rows
 from moorage.state.snapshot_path import Found
 from moorage_state.canonical import RowReader
 from moorage_state.errors import UserError
+from moorage_state.keylayout import prefix_of
 
 _Keyed = tuple[bytes, bytes]
 _END: _Keyed = (b"", b"")
-_KEY_AT = 7
 
 
 def compare(before: Found, after: Found, name: str) -> StateDifference:
@@ -84,5 +84,5 @@ def _split(
         return
     for keys, values in reader.entries(batches, indexed=False):
         for key, value in zip(keys, values, strict=True):
-            at = _KEY_AT + int.from_bytes(key[3:_KEY_AT], "big")
-            yield key[:at], key[at:], value
+            prefix = prefix_of(key)
+            yield prefix, key[len(prefix) :], value

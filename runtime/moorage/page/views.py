@@ -15,6 +15,7 @@ from moorage.driver.types import JobProgress
 from moorage.driver.views import CheckpointRecord
 from moorage.offline.listing import CheckpointRow, Listing, SavepointRow
 from moorage.page.history import EpochPoint, RunFacts
+from moorage.texts import duration_text, size_text
 
 Clean = Callable[[str], str]
 MOST_ROWS = 200
@@ -23,7 +24,6 @@ MOST_BARS = 120
 _CHART_HEIGHT = 80.0
 _BAR = 6.0
 _MOST_TEXT = 1000
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _CHECKPOINTS = (
     ("Id", "Kind", "State", "Triggered", "Duration", "Size", "Uploaded", "Objects"),
     frozenset({0, 4, 5, 6, 7}),
@@ -206,8 +206,8 @@ def _stored_checkpoints(found: Sequence[CheckpointRow], clean: Clean) -> Section
             row.standing,
             _or(row.epoch),
             _moment(row.completed_at),
-            size_text(row.bytes),
-            size_text(row.new_bytes),
+            _size(row.bytes),
+            _size(row.new_bytes),
             _or(row.files),
             clean(row.problem)[:_MOST_TEXT],
         )
@@ -228,7 +228,7 @@ def _stored_savepoints(found: Sequence[SavepointRow], clean: Clean) -> Section:
             row.format,
             _or(row.checkpoint_id),
             _or(row.epoch),
-            size_text(row.bytes),
+            _size(row.bytes),
             clean(row.problem)[:_MOST_TEXT] or f"--restore {clean(row.path)}",
         )
         for row in found[:MOST_ROWS]
@@ -270,21 +270,8 @@ def _percentiles(values: Sequence[float]) -> list[tuple[str, float]]:
     return [(name, ranked[math.ceil(share * last) - 1]) for name, share in shares if ranked]
 
 
-def duration_text(seconds: float) -> str:
-    """Such as "840 ms", "12.3 s" or "4 min 10 s"."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
-
-
-def size_text(size: float | None) -> str:
-    """Such as "12.0 MiB"; empty where it is not known."""
-    if size is None:
-        return ""
-    power = min(int(math.log(size, 1024)), len(_UNITS) - 1) if size >= 1 else 0
-    return f"{size / 1024**power:,.{1 if power else 0}f} {_UNITS[power]}"
+def _size(size: int | None) -> str:
+    return "" if size is None else size_text(size)
 
 
 def _moment(moment: datetime | None) -> str:

@@ -35,12 +35,10 @@ from moorage_state.descriptors import MapStateDescriptor, StateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keyed.many_timers import pack_timers, unpack_timers
 from moorage_state.keygroups import range_of
-from moorage_state.keylayout import state_id
+from moorage_state.keylayout import KEY_AT, prefix_of, state_id
 from moorage_state.keys import KeyCodec
 from moorage_state.snapshots import Manifest, OperatorState, OperatorStateMeta, StateMeta
 from moorage_state.types import parse_type
-
-_KEY_AT = 7
 
 
 class Loader:
@@ -99,8 +97,7 @@ class Loader:
     def _doubled(self, entry: bytes) -> UserError:
         if self._meta.kind in SIDE_KINDS:
             return UserError(f"two rows have one place: {self._where()}; leave one of them")
-        at = _KEY_AT + int.from_bytes(entry[3:_KEY_AT], "big")
-        key = self._codec.decode(entry[_KEY_AT:at])
+        key = self._codec.decode(prefix_of(entry)[KEY_AT:])
         what = {
             "value": "a key has two values",
             "reducing": "a key has two values",

@@ -33,9 +33,11 @@ from moorage_state.keyed.schema import StateSchema
 from moorage_state.keygroups import KeyGroupRange, owner, range_of
 from moorage_state.keylayout import (
     EVENT_TIMERS,
+    KEY_AT,
     KEYED_STATE,
     PROCESSING_TIMERS,
     key_prefix,
+    prefix_of,
     timer_parts,
 )
 from moorage_state.keys import KeyCodec
@@ -46,7 +48,6 @@ Applied = Callable[[KeyedStream], DataStream]
 """Makes of a keyed stream what is tested, such as `lambda s: s.window(...).aggregate(...)`."""
 
 _ALL = 1 << 31
-_KEY_AT = 7
 _KINDS = {TimeDomain.EVENT_TIME: EVENT_TIMERS, TimeDomain.PROCESSING_TIME: PROCESSING_TIMERS}
 
 
@@ -395,11 +396,8 @@ def _stored_keys(bound: BoundRange, groups: KeyGroupRange) -> Iterator[tuple[int
             prefix = group.to_bytes(2, "big") + bytes([kind])
             (scan,) = bound.scan_many([prefix], _ALL, _ALL)
             for entry in scan.keys:
-                if kind == KEYED_STATE:
-                    size = int.from_bytes(entry[3:_KEY_AT], "big")
-                    yield group, entry[_KEY_AT : _KEY_AT + size]
-                else:
-                    yield group, timer_parts(entry)[2]
+                state = kind == KEYED_STATE
+                yield group, prefix_of(entry)[KEY_AT:] if state else timer_parts(entry)[2]
 
 
 def _descriptor(schema: StateSchema) -> StateDescriptor:

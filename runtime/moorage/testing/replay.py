@@ -13,12 +13,10 @@ from typing import Any
 from moorage.testing.in_process import Attempt, Collector, StagedFrames
 from moorage_state.deltas import decode_frame
 from moorage_state.errors import UserError
-from moorage_state.keylayout import KEYED_STATE, PROCESSING_TIMERS
+from moorage_state.keylayout import KEY_AT, KEYED_STATE, PROCESSING_TIMERS, prefix_of, timer_parts
 from moorage_state.keys import KeyCodec
 
 _SKEW_SECONDS = 86_400 + 3_661
-_KEY_AT = 7
-_TIME_BYTES = 8
 _CUTS = (1024, 1)
 
 
@@ -101,10 +99,9 @@ class Replay:
         """The key of a stored key, and what of it is stored there."""
         kind = entry[2]
         if kind == KEYED_STATE:
-            size = int.from_bytes(entry[3:_KEY_AT], "big")
-            raw, what = entry[_KEY_AT : _KEY_AT + size], "state"
+            raw, what = prefix_of(entry)[KEY_AT:], "state"
         elif kind <= PROCESSING_TIMERS:
-            raw, what = entry[3 + _TIME_BYTES :], "timer"
+            raw, what = timer_parts(entry)[2], "timer"
         else:
             return "of its expiries"
         key = self._codecs[uid].decode(raw)

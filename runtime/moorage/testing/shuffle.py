@@ -32,7 +32,7 @@ from moorage.engine.columns import (
     side_column,
 )
 from moorage.engine.output_types import misfit
-from moorage.engine.plan import EpochPlan, EpochPlanner
+from moorage.engine.plan import TIES, EpochPlan, EpochPlanner
 from moorage.engine.subtask import stage_rows
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.canonical.hashing import key_groups
@@ -279,9 +279,8 @@ def _numbered(rows: pa.Table) -> pa.Table:
 
 def _sorted(rows: pa.Table, first: Sequence[str]) -> pa.Table:
     """Rows of a key together, in the order of ADR 0003."""
-    ties = (TIME_COLUMN, INPUT_COLUMN, SOURCE_ORDER)
     columns: list[Any] = []
-    for name in [*first, *(name for name in ties if name in rows.column_names)]:
+    for name in [*first, *(name for name in TIES if name in rows.column_names)]:
         column = rows.column(name)
         # Nulls first, as Spark has them.
         columns += [pc.is_valid(column)] if column.null_count else []

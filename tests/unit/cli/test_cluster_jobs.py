@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from moorage.cli import kubectl as module
-from moorage.cli.kubectl import JOBS, SNAPSHOTS, Cluster, Refused, job_outcome, looked, tree
+from moorage.cli import cluster_jobs as module
+from moorage.cli.cluster_jobs import job_outcome, looked, tree
+from moorage.cli.kubectl import JOBS, SNAPSHOTS, Cluster, Refused
 
 CHECKPOINT = "s3://bucket/clicks/chk-7?endpoint=http://s3:1&path_style=true"
 NOW = datetime(2026, 11, 23, 14, 20, tzinfo=UTC)

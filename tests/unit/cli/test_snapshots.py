@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from moorage.cli.output import age_text, one_line
+from moorage.cli.output import (
+    one_line,
+)
 from moorage.cli.snapshots import _show_copied
 from moorage.offline.savepoint_copy import Copied
+from moorage.texts import age_text
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,0 +1,475 @@
+"""`kubectl moorage`: jobs on a cluster, as a plugin of kubectl.
+
+What is ordered is what a person would write by hand: a snapshot object, a field of the spec.
+Waiting looks at the objects once a second; Ctrl-C ends the waiting, not what was ordered.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Literal, NoReturn
+
+import typer
+
+from moorage.cli.exit_codes import ExitCode
+from moorage.cli.kubectl import JOBS, SNAPSHOTS, Cluster, Json, Refused, condition, kubectl_of
+from moorage.cli.output import (
+    Output,
+    complain,
+    one_line,
+    print_json,
+    print_pairs,
+    print_table,
+    stoppable,
+)
+from moorage.texts import age_text, size_text
+from moorage_state.stores import store_url
+from moorage_state.stores.addresses import child
+
+API_VERSION = "moorage.dev/v1alpha1"
+_RUNS = ("Running", "Stable")
+
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="As kubectl has it.", show_default=False)
+]
+Context = Annotated[
+    str | None,
+    typer.Option("--context", metavar="NAME", help="As kubectl has it.", show_default=False),
+]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="The name of a StatefulSparkJob.")]
+Timeout = Annotated[
+    float, typer.Option(metavar="SECONDS", min=1, help="How long to wait; 0.5 h by default.")
+]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Order it, and do not wait for it.")]
+
+plugin = typer.Typer(
+    name="kubectl moorage",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Stateful Spark jobs of a cluster.",
+)
+
+
+def job_outcome(found: Json, settled: Callable[[Json], bool]) -> str | None:
+    """What a job is doing; None once what was ordered is done and it is ready.
+
+    Raises Refused: it can go no further without a person.
+    """
+    status = found.get("status", {})
+    seen = status.get("observedGeneration") == found["metadata"]["generation"]
+    if seen:
+        for kind, bad in (("Blocked", "True"), ("SpecValid", "False")):
+            now = condition(found, kind)
+            if now.get("status") == bad:
+                raise Refused(f"{kind}: {now['reason']}: {now['message']}")
+        if status.get("phase") == "Failed":
+            raise Refused(f"the job has failed: {status.get('message', '')}")
+        if settled(found) and condition(found, "Progressing").get("status") == "False":
+            return None
+    doing = condition(found, "Progressing")
+    reason = doing.get("reason") if doing.get("status") == "True" else ""
+    return " ".join(word for word in (status.get("phase") or "Pending", reason) if word)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A job and what belongs to it, as the cluster has it."""
+
+    job: Json
+    pods: Sequence[Json]
+    snapshots: Sequence[Json]
+
+    def to_json(self) -> Json:
+        """For programs."""
+        status = self.job.get("status", {})
+        return {
+            "name": self.job["metadata"]["name"],
+            "namespace": self.job["metadata"]["namespace"],
+            "desired": self.job["spec"].get("desiredState", "Running"),
+            "phase": status.get("phase"),
+            "message": status.get("message", ""),
+            "job": status.get("job", {}),
+            "snapshots": status.get("snapshots", {}),
+            "restarts": status.get("restarts", {}),
+            "conditions": status.get("conditions", []),
+            "pods": [{"name": pod["metadata"]["name"], **_pod(pod)} for pod in self.pods],
+        }
+
+
+def looked(cluster: Cluster, name: str) -> Look:
+    """A job, its pods (driver first) and its snapshots (newest first)."""
+    job = cluster.get(JOBS, name)
+    mine = f"moorage.dev/job-uid={job['metadata']['uid']}"
+    pods = sorted(cluster.list("pods", mine), key=lambda pod: (_role(pod), _name(pod)))
+    return Look(job, pods, _newest(cluster.list(SNAPSHOTS, f"moorage.dev/job={name}")))
+
+
+def tree(look: Look, now: datetime) -> Iterator[str]:
+    """The lines of `status`: the job, what is not as it should be, its pods, its snapshots."""
+    job, status = look.job, look.job.get("status", {})
+    desired = job["spec"].get("desiredState", "Running")
+    wanted = "" if _is(status.get("phase"), desired) else f" (wanted: {desired})"
+    yield f"{_name(job)}  {status.get('phase') or 'Pending'}{wanted}"
+    for text in (status.get("message"), *_troubles(job)):
+        if text:
+            yield f"! {text}"
+    driver, scaling = status.get("job") or {}, status.get("scaling") or {}
+    rates = f"{driver.get('inputRowsPerSecond', '0')} rows/s, busy {driver.get('busyRatio', '0')}"
+    size = size_text(driver.get("stateBytes", 0))
+    yield f"├─ stream: epoch {driver.get('epoch', 0)}, {rates}, state {size}"
+    groups = f"{scaling.get('observedParallelism') or '-'} subtasks"
+    yield f"├─ {groups} of {scaling.get('maxParallelism') or '-'} key groups"
+    for pod in look.pods:
+        facts = _pod(pod)
+        again = f", {facts['restarts']} restarts" if facts["restarts"] else ""
+        what = f"{facts['phase']}, {facts['ready']} ready{again}, on {facts['node'] or 'no node'}"
+        yield f"├─ {facts['role']} {_name(pod)}: {what}"
+    yield f"├─ {_restarts(status.get('restarts') or {}, now)}"
+    known = status.get("snapshots") or {}
+    yield f"├─ checkpoint: {_summary(known.get('lastCheckpoint'), 'id', now)}"
+    yield f"└─ savepoint: {_summary(known.get('lastSavepoint'), 'name', now)}"
+
+
+def _is(phase: str | None, desired: str) -> bool:
+    """Whether a phase is what was wanted; who has finished wants nothing more."""
+    return phase in ((*_RUNS, "Finished") if desired == "Running" else (desired,))
+
+
+def _troubles(job: Json) -> Iterator[str]:
+    normal = {"Degraded": "False", "Blocked": "False", "Progressing": "False"}
+    if job["spec"].get("desiredState") == "Suspended":
+        normal |= dict.fromkeys(("Ready", "Checkpointing"), "False")
+    else:
+        normal["Suspended"] = "False"
+    for one in job.get("status", {}).get("conditions") or []:
+        # Of what is not yet so nobody has to do anything.
+        if one["type"] != "Stable" and one["status"] != normal.get(one["type"], "True"):
+            yield ": ".join(text for text in (one["type"], one["reason"], one["message"]) if text)
+
+
+def _restarts(restarts: Json, now: datetime) -> str:
+    if not restarts.get("total"):
+        return "restarts: none"
+    last = f"{restarts.get('lastReason', '')}: {restarts.get('lastMessage', '')}"
+    return f"restarts: {restarts['total']}, last {_age(restarts.get('lastTime'), now)} ago, {last}"
+
+
+def _summary(snapshot: Json | None, key: str, now: datetime) -> str:
+    if not snapshot:
+        return "none yet"
+    taken = f"{snapshot[key]}, {_age(snapshot.get('completedAt'), now)} ago"
+    size = size_text(snapshot.get("sizeBytes", 0))
+    return f"{taken}, epoch {snapshot.get('epoch', 0)}, {size}"
+
+
+def _pod(pod: Json) -> Json:
+    state = pod.get("status", {})
+    containers = state.get("containerStatuses") or []
+    ready = sum(1 for one in containers if one.get("ready"))
+    return {
+        "role": _role(pod),
+        "phase": "Ending" if pod["metadata"].get("deletionTimestamp") else state.get("phase", ""),
+        "ready": f"{ready}/{len(containers)}",
+        "restarts": sum(one.get("restartCount", 0) for one in containers),
+        "node": pod.get("spec", {}).get("nodeName", ""),
+    }
+
+
+def _role(pod: Json) -> str:
+    return str(pod["metadata"].get("labels", {}).get("moorage.dev/role", "pod"))
+
+
+def _name(found: Json) -> str:
+    return str(found["metadata"]["name"])
+
+
+def _newest(snapshots: Sequence[Json]) -> list[Json]:
+    return sorted(snapshots, key=lambda one: one["metadata"]["creationTimestamp"], reverse=True)
+
+
+def _age(moment: str | None, now: datetime) -> str:
+    if not moment:
+        return "-"
+    then = datetime.fromisoformat(moment)
+    return age_text(max(0, int((now - then).total_seconds()))) or "-"
+
+
+# -- commands --------------------------------------------------------------------------------
+
+
+def _cluster(namespace: str | None, context: str | None) -> Cluster:
+    return Cluster(kubectl_of(context, namespace))
+
+
+@plugin.command()
+def status(
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="All jobs without it.")] = None,
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    output: Output = "table",
+) -> None:
+    """A job with its driver, executors, checkpoints and what is wrong; or all jobs, a line each."""
+    cluster, now = _cluster(namespace, context), datetime.now(UTC)
+    if job is not None:
+        look = looked(cluster, job)
+        if output == "json":
+            print_json("status", look.to_json())
+            return
+        for line in tree(look, now):
+            typer.echo(one_line(line))
+        return
+    jobs = cluster.list(JOBS)
+    if output == "json":
+        print_json("status", {"jobs": [Look(one, (), ()).to_json() for one in jobs]})
+        return
+    header = ("NAME", "PHASE", "SUBTASKS", "EPOCH", "CHECKPOINT", "RESTARTS", "TROUBLE")
+    print_table(header, [_row(one, now) for one in jobs])
+
+
+def _row(job: Json, now: datetime) -> tuple[str | int | None, ...]:
+    status = job.get("status", {})
+    last = (status.get("snapshots") or {}).get("lastCheckpoint") or {}
+    return (
+        _name(job),
+        status.get("phase") or "Pending",
+        (status.get("scaling") or {}).get("observedParallelism"),
+        (status.get("job") or {}).get("epoch"),
+        _age(last.get("completedAt"), now),
+        (status.get("restarts") or {}).get("total"),
+        next(_troubles(job), None),
+    )
+
+
+@plugin.command()
+def history(
+    job: JobName, *, namespace: Namespace = None, context: Context = None, output: Output = "table"
+) -> None:
+    """The snapshots of a job, newest first, with what can be restored by which name."""
+    cluster, now = _cluster(namespace, context), datetime.now(UTC)
+    found = _newest(cluster.list(SNAPSHOTS, f"moorage.dev/job={job}"))
+    if output == "json":
+        print_json("history", {"snapshots": [_entry(one) for one in found]})
+        return
+    rows = []
+    for one in map(_entry, found):
+        size = size_text(one["sizeBytes"]) if one["sizeBytes"] else None
+        age = _age(one["completedAt"] or one["createdAt"], now)
+        said = one["message"] or one["path"]
+        rows.append((one["name"], one["type"], one["trigger"], one["state"], size, age, said))
+    print_table(("NAME", "TYPE", "TRIGGER", "STATE", "SIZE", "AGE", "PATH OR REASON"), rows)
+
+
+def _entry(snapshot: Json) -> Json:
+    status, spec = snapshot.get("status", {}), snapshot["spec"]
+    return {
+        "name": _name(snapshot),
+        "type": spec.get("type", "Savepoint"),
+        "trigger": snapshot["metadata"].get("labels", {}).get("moorage.dev/trigger", ""),
+        "state": status.get("state") or "Pending",
+        "path": status.get("path", ""),
+        "checkpointId": status.get("checkpointId"),
+        "sizeBytes": status.get("sizeBytes"),
+        "createdAt": snapshot["metadata"]["creationTimestamp"],
+        "completedAt": status.get("completedAt"),
+        "message": "" if status.get("state") == "Completed" else status.get("message", ""),
+    }
+
+
+@plugin.command()
+def savepoint(
+    job: JobName,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its directory's name, used once.")],
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    no_wait: NoWait = False,
+    timeout: Timeout = 1800.0,
+) -> None:
+    """Take a savepoint of a job, also of one that sleeps; prints its address."""
+    cluster = _cluster(namespace, context)
+    cluster.get(JOBS, job)
+    made = cluster.create(
+        {
+            "apiVersion": API_VERSION,
+            "kind": "StatefulSparkSnapshot",
+            "metadata": {"name": f"{job}-{name}", "labels": {"moorage.dev/job": job}},
+            "spec": {"jobRef": {"name": job}, "type": "Savepoint", "name": name},
+        }
+    )
+    told = f"kubectl moorage history {job}"
+    if no_wait:
+        complain(f"ordered: job={job} snapshot={_name(made)}; {told}")
+        return
+    with stoppable(f"the savepoint goes on: {told}"):
+        done = cluster.wait(SNAPSHOTS, _name(made), timeout, _snapshot_outcome)
+    typer.echo(one_line(done["status"].get("path", "")))
+
+
+def _snapshot_outcome(found: Json) -> str | None:
+    status = found.get("status", {})
+    state = status.get("state") or "Pending"
+    if state in ("Failed", "Abandoned"):
+        raise Refused(f"the savepoint came to nothing: {state}: {status.get('message', '')}")
+    if state == "Completed":
+        return None
+    why = condition(found, "Complete")
+    return ": ".join(text for text in (state, why.get("reason"), why.get("message")) if text)
+
+
+@plugin.command()
+def rescale(
+    job: JobName,
+    parallelism: Annotated[int, typer.Argument(metavar="PARALLELISM", min=1)],
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    no_wait: NoWait = False,
+    timeout: Timeout = 1800.0,
+) -> None:
+    """Give a job another number of subtasks, and wait until it runs with them."""
+
+    def settled(found: Json) -> bool:
+        scaling = found["status"].get("scaling") or {}
+        return scaling.get("observedParallelism") == parallelism and _is_ready(found)
+
+    change = {"spec": {"scaling": {"parallelism": parallelism}}}
+    _order(_cluster(namespace, context), job, change, settled, no_wait=no_wait, timeout=timeout)
+
+
+@plugin.command()
+def restore(
+    job: JobName,
+    source: Annotated[
+        str, typer.Argument(metavar="SNAPSHOT|chk-N|URL", help="See kubectl moorage history JOB.")
+    ],
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    allow_non_restored_state: Annotated[
+        bool, typer.Option(help="State of operators that the job no longer has may be left.")
+    ] = False,
+    no_wait: NoWait = False,
+    timeout: Timeout = 1800.0,
+) -> None:
+    """Go back to a snapshot of the job, or to any other by its address."""
+    cluster = _cluster(namespace, context)
+    found = cluster.get(JOBS, job)
+    chosen = _restore_of(cluster, found, source)
+    if not yes:
+        what = chosen.get("snapshotName") or chosen["path"]
+        typer.confirm(f"{job} goes back to {what}; what it did since is undone. Go on?", abort=True)
+    nonce = found["spec"].get("restore", {}).get("nonce", 0) + 1
+    chosen |= {"nonce": nonce, "allowNonRestoredState": allow_non_restored_state}
+
+    def settled(now: Json) -> bool:
+        done = now["status"].get("reconciliation", {}).get("restoreNonce", 0)
+        return bool(done >= nonce) and _is_ready(now)
+
+    change = {"spec": {"restore": chosen}}
+    _order(cluster, job, change, settled, no_wait=no_wait, timeout=timeout)
+
+
+def _restore_of(cluster: Cluster, job: Json, source: str) -> Json:
+    """The fields of `spec.restore` that stand for what a person wrote."""
+    if "://" in source:
+        return {"mode": "Path", "path": source, "snapshotName": ""}
+    if source.startswith("chk-") and source[4:].isdigit():
+        state = job["spec"]["state"]
+        s3 = state.get("s3", {})
+        folder = store_url(
+            state["checkpointDir"],
+            s3.get("endpoint"),
+            s3.get("region"),
+            path_style=s3.get("pathStyle", False),
+        )
+        return {"mode": "Path", "path": child(folder, source), "snapshotName": ""}
+    known = {_name(one): _entry(one) for one in cluster.list(SNAPSHOTS)}
+    for name in (source, f"{_name(job)}-{source}"):
+        if name in known:
+            if known[name]["state"] != "Completed":
+                raise Refused(
+                    f"snapshot {name} is {known[name]['state']}; choose one that is Completed"
+                )
+            return {"mode": "Snapshot", "snapshotName": name, "path": ""}
+    raise Refused(f"there is no snapshot {source}: kubectl moorage history {_name(job)}")
+
+
+Desired = Literal["Running", "Suspended"]
+
+
+def _desiring(state: Desired, told: str) -> Callable[..., None]:
+    """A command that has a job be so."""
+
+    def settled(found: Json) -> bool:
+        return _is(found["status"].get("phase"), state)
+
+    def order(
+        job: JobName,
+        *,
+        namespace: Namespace = None,
+        context: Context = None,
+        no_wait: NoWait = False,
+        timeout: Timeout = 1800.0,
+    ) -> None:
+        change = {"spec": {"desiredState": state}}
+        cluster = _cluster(namespace, context)
+        _order(cluster, job, change, settled, no_wait=no_wait, timeout=timeout)
+
+    order.__doc__ = told
+    return order
+
+
+plugin.command("suspend")(_desiring("Suspended", "Stop a job with its state kept; see resume."))
+plugin.command("resume")(_desiring("Running", "Let a suspended job go on from there."))
+
+
+def _order(
+    cluster: Cluster,
+    job: str,
+    change: Json,
+    settled: Callable[[Json], bool],
+    *,
+    no_wait: bool,
+    timeout: float,
+) -> None:
+    """Change the spec of a job, and wait until it is so."""
+    cluster.patch(JOBS, job, change)
+    told = f"kubectl moorage status {job}"
+    if no_wait:
+        complain(f"ordered: job={job}; {told}")
+        return
+    with stoppable(f"what was ordered goes on: {told}"):
+        done = cluster.wait(JOBS, job, timeout, lambda found: job_outcome(found, settled))
+    now = done["status"]
+    print_pairs(
+        {
+            "job": job,
+            "phase": now.get("phase"),
+            "subtasks": (now.get("scaling") or {}).get("observedParallelism"),
+        }
+    )
+
+
+def _is_ready(found: Json) -> bool:
+    return condition(found, "Ready").get("status") == "True"
+
+
+def main() -> NoReturn:
+    """The console script `kubectl-moorage`."""
+    sys.exit(run_plugin(sys.argv[1:]))
+
+
+def run_plugin(arguments: Sequence[str]) -> int:
+    """Run the plugin and return its exit status; every error has been printed."""
+    try:
+        plugin(list(arguments), standalone_mode=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else ExitCode.INTERNAL
+    except Refused as error:
+        complain(str(error))
+        return ExitCode.BAD_INPUT
+    return ExitCode.OK

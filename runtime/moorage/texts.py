@@ -1,0 +1,41 @@
+"""Sizes, durations and times as people read them, in terminals and on the page. Pure."""
+
+from datetime import UTC, datetime
+
+
+def size_text(number: float) -> str:
+    """Return a number of bytes in the unit that suits it."""
+    amount, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def duration_text(seconds: float) -> str:
+    """Such as "840 ms", "12.3 s" or "4 min 10 s"."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def time_text(moment: datetime | None) -> str | None:
+    """`2026-01-31 12:00:00Z`."""
+    if moment is None:
+        return None
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def age_text(seconds: int | None) -> str | None:
+    """The two largest units: `45s`, `12m05s`, `3h07m`, `9d04h`."""
+    if seconds is None:
+        return None
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02}s"
+    hours = seconds // 3600
+    return f"{hours}h{seconds // 60 % 60:02}m" if hours < 48 else f"{hours // 24}d{hours % 24:02}h"
