@@ -1,9 +1,11 @@
 # Every target sets up the environment first: `make demo` works on a fresh Debian with Python 3.11.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test helm check format bench bench-snapshots bench-scale soak oldest-spark e2e package image clean
+.PHONY: help setup demo test helm check format bench bench-snapshots bench-scale soak docs oldest-spark e2e package image clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
+# What makes the site has an environment of its own: no test needs it.
+SITE   := .venv-site
 STAMP  := $(VENV)/.moorage-setup
 # The oldest Spark that is supported has an environment of its own.
 OLDEST := .venv-spark-4.1
@@ -46,6 +48,7 @@ check: $(STAMP) ## formatting, lint, types, import contracts, generated files
 	$(BIN)/python scripts/scenarios.py --check
 	$(BIN)/python scripts/chart_docs.py --check
 	$(BIN)/python scripts/architecture.py --check
+	$(BIN)/python scripts/reference_pages.py --check
 
 format: $(STAMP) ## format the code and write the generated files
 	$(BIN)/ruff format .
@@ -55,6 +58,7 @@ format: $(STAMP) ## format the code and write the generated files
 	$(BIN)/python scripts/scenarios.py
 	$(BIN)/python scripts/chart_docs.py
 	$(BIN)/python scripts/architecture.py
+	$(BIN)/python scripts/reference_pages.py
 
 bench: $(STAMP) ## measure against Spark's own stateful operators
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -79,6 +83,16 @@ oldest-spark: $(OLDEST)/.moorage-setup ## run the tests with Spark on the oldest
 e2e: $(STAMP) helm ## run the tests that need a Kubernetes cluster: make e2e ARGS='--kubeconfig FILE'
 	$(PYTEST) -m e2e tests/e2e $(ARGS)
 
+$(SITE)/.moorage-setup: pyproject.toml constraints.txt | $(STAMP)
+	@$(BIN)/python -m venv $(SITE)
+	@VIRTUAL_ENV=$(SITE) $(BIN)/uv pip install -q -c constraints.txt '.[docs]' || \
+	  $(SITE)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt '.[docs]'
+	@touch $@
+
+docs: $(SITE)/.moorage-setup ## build the site of docs/ into build/site, and check its links
+	$(BIN)/python scripts/reference_pages.py --check
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build
+
 package: $(STAMP) ## build wheel and sdist, install each extra in an empty environment, try it, write its SBOM
 	$(BIN)/python scripts/package.py
 
@@ -86,7 +100,7 @@ image: ## build the operator's and the runtime's image: make image TAG=1.2.3
 	scripts/image.sh $(TAG)
 
 clean: ## remove .venv and everything that tools have cached here
-	rm -rf $(VENV) $(OLDEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(OLDEST) $(SITE) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache spark-warehouse metastore_db derby.log artifacts
 	find backends examples operator runtime scripts tests -name __pycache__ -type d \
 	  -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,6 +1,5 @@
 """Where the chart is, its cases, and small questions to what Helm makes of it."""
 
-import importlib.util
 import os
 import shutil
 import sys
@@ -8,9 +7,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from moorage_testing.pages import ROOT, script
+
 __all__ = ["CASES", "CHART", "NAMESPACE", "RELEASE", "ROOT", "chart_docs", "find_helm", "of_kind"]
 
-ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "moorage"
 CASES = sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").iterdir())
 RELEASE = "boat"
@@ -33,9 +33,4 @@ def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
 
 def chart_docs() -> ModuleType:
     """The script that writes the chart's generated files."""
-    spec = importlib.util.spec_from_file_location("chart_docs", ROOT / "scripts" / "chart_docs.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("chart_docs")
