@@ -1,28 +1,18 @@
 """The driver's HTTP endpoint: a doorbell and a view, never the record of what happened.
 
 Decides who is let in, to read only or to give orders, what a request may be, and what each answer
-is. It has a thread and a loop of its own and touches nothing that could make it wait: the board has
-what there is to see, and requests are put where the driver finds them at its next boundary. Called
-by `main`.
-
-Everything is bounded: the size of a request, and by `Connections` how many there may be and how
-long each may take. Who has shown no token, which is anybody at all, has one deadline for all that
-it does, and the oldest of them makes room for another. Who has shown one has a deadline for each
-request, and a room that strangers cannot fill.
+is. It touches nothing that could make its loop wait: the board has what there is to see, and
+requests are put where the driver finds them at its next boundary. The size of a request is bounded
+here, how many there may be and how long each may take by `HttpServer`. Called by `main`.
 """
 
 import asyncio
 import hmac
 import json
 import logging
-import socket
-import ssl
-import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -44,6 +34,7 @@ from moorage.driver.requests import (
     StopRequest,
     TooManyRequests,
 )
+from moorage.http_server import HttpServer
 from moorage_api.driver import (
     CHECKPOINTS_PATH,
     HEALTH_PATH,
@@ -60,150 +51,21 @@ from moorage_api.driver import (
 )
 from moorage_api.model import Model
 from moorage_state.errors import MoorageError, Retryable, UserError
-from moorage_state.server.addresses import EVERYWHERE, listen
+from moorage_state.server.addresses import EVERYWHERE
 from moorage_state.server.tls import TlsFiles, certificates
 
 _log = logging.getLogger(__name__)
-_MOST = 64
-_LOOK_SECONDS = 1.0
-_FULL_SECONDS = 0.1
 MAX_BODY_BYTES = 16 << 10
 MAX_LOOKUP_BYTES = MOST_BYTES
 _LOOKUP_SECONDS = 12.0
 """For a look-up that its own patience does not end, such as one that waits to be connected."""
 
-_BACKLOG = 64
 _REQUEST_SECONDS = 15.0
 """For a whole request, from its connection or from the answer before it: also the time that an
 idle connection is kept."""
 
-_END_SECONDS = 1.0
-_START_SECONDS = 30.0
-# What is wrong with a request is its sender's business and no line of the log.
-_http_log = logging.getLogger(f"{__name__}.http")
-_http_log.propagate = False
 _LOOKUPS = f"{STATE_PATH}/"
 _M = TypeVar("_M", bound=Model)
-
-
-@dataclass(slots=True, eq=False)
-class _Visit:
-    """One connection."""
-
-    connected: socket.socket
-    since: float  # when it came or, once it is known, had its last answer
-    begun: bool = False  # has got as far as HTTP
-    known: bool = False  # has shown a token
-
-
-class Connections:
-    """Accepts for a server until its task is cancelled.
-
-    Args:
-        listener: listens already; closed in the end.
-        secured: the TLS of a connection that begins now; None: in the clear.
-        seconds: that a request may take to arrive, and an idle connection is kept; all the time
-            that a stranger has.
-        most: connections that have shown a token, and as many that have not.
-    """
-
-    def __init__(
-        self,
-        server: web.Server,
-        listener: socket.socket,
-        *,
-        seconds: float,
-        secured: Callable[[], ssl.SSLContext] | None = None,
-        most: int = _MOST,
-    ) -> None:
-        self._server = server
-        self._listener = listener
-        self._seconds = seconds
-        self._secured = secured
-        self._most = most
-        self._visits: dict[Any, _Visit] = {}
-
-    async def run(self) -> None:
-        """Let connections in, and those out that take too long."""
-        self._listener.setblocking(False)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._look())
-                while True:
-                    connected = await self._accepted()
-                    tasks.create_task(self._admit(connected))
-        finally:
-            self._listener.close()
-
-    def trust(self, protocol: object) -> None:
-        """It has shown a token: strangers do not count against it any more."""
-        if protocol in self._visits:
-            self._visits[protocol].known = True
-
-    def answered(self, protocol: object) -> None:
-        """It has had an answer, and may begin anew, if it is no stranger."""
-        if protocol in self._visits and self._visits[protocol].known:
-            self._visits[protocol].since = asyncio.get_running_loop().time()
-
-    async def _accepted(self) -> socket.socket:
-        while True:
-            try:
-                connected, _ = await asyncio.get_running_loop().sock_accept(self._listener)
-            except OSError as error:  # too many open files, or it left meanwhile
-                _log.warning("endpoint_full: error=%s", error)
-                await asyncio.sleep(_FULL_SECONDS)
-            else:
-                return connected
-
-    async def _admit(self, connected: socket.socket) -> None:
-        loop, handler = asyncio.get_running_loop(), self._server()
-        self._visits[handler] = visit = _Visit(connected, loop.time())
-        self._drop()
-        try:
-            await loop.connect_accepted_socket(
-                lambda: handler,
-                connected,
-                ssl=self._secured() if self._secured else None,
-                ssl_handshake_timeout=self._seconds if self._secured else None,
-            )
-            visit.begun = True
-        except OSError:
-            del self._visits[handler]
-            connected.close()
-
-    async def _look(self) -> None:
-        while True:
-            try:
-                self._drop()
-            except Exception:  # noqa: BLE001 - one connection's fault is not the others'
-                _log.exception("endpoint_failed: slow connections are not dropped")
-            await asyncio.sleep(min(_LOOK_SECONDS, self._seconds / 4))
-
-    def _drop(self) -> None:
-        """Hang up on who takes too long, and on the slowest where there are too many."""
-        there = set(self._server.connections)
-        for handler in [h for h, visit in self._visits.items() if visit.begun and h not in there]:
-            del self._visits[handler]
-        now = asyncio.get_running_loop().time()
-        for known in (False, True):
-            room = [(h, visit) for h, visit in self._visits.items() if visit.known is known]
-            room.sort(key=lambda one: one[1].since)
-            for place, (handler, visit) in enumerate(room):
-                if now - visit.since > self._seconds or place < len(room) - self._most:
-                    _hang_up(handler, visit)
-
-
-def _hang_up(handler: Any, visit: _Visit) -> None:
-    transport = handler.transport
-    if visit.begun and transport is not None:
-        handler.force_close()
-        transport.abort()
-        return
-    with suppress(OSError):  # it has ended by itself
-        visit.connected.shutdown(socket.SHUT_RDWR)
-
-
-_http_log.addHandler(logging.NullHandler())
 
 
 class _Refused(Exception):
@@ -246,83 +108,33 @@ class Endpoint:
         seconds: float = _REQUEST_SECONDS,
         lost: Callable[[str], object] = lambda _reason: None,
     ) -> None:
-        self._lost = lost
         self._board = board
         self._requests = requests
         self._metrics = metrics
         self._token = token
         self._lookups = lookups or StateLookups()
         self._scrape_file = scrape
-        self._secured = None if tls is None else certificates(tls).server
-        self._address = (host or EVERYWHERE, port)
-        self._seconds = seconds
-        self._connections: Connections | None = None
-        self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
-        self._ready = threading.Event()
-        self._error: Exception | None = None
-        self.port = 0
-        self._thread = threading.Thread(target=self._run, name="endpoint", daemon=True)
-        self._thread.start()
-        self._ready.wait(_START_SECONDS)
-        if self._error is not None or self.port == 0:
-            reason = getattr(self._error, "strerror", None) or self._error
-            reason = reason or "it did not start in time"
-            raise UserError(
-                f"the endpoint cannot listen: host={host or '*'} port={port} error={reason}; end "
-                f"what holds the port"
+        try:
+            self._server = HttpServer(
+                self._handle,
+                name="endpoint",
+                host=host or EVERYWHERE,
+                port=port,
+                seconds=seconds,
+                secured=None if tls is None else certificates(tls).server,
+                lost=lost,
             )
+        except OSError as error:
+            raise UserError(
+                f"the endpoint cannot listen: host={host or '*'} port={port} "
+                f"error={error.strerror or error}; end what holds the port"
+            ) from error
+        self.port = self._server.port
+        self._server.start()
 
     def close(self) -> None:
         """Serve no more; connections are closed."""
-        with suppress(RuntimeError):  # the loop has ended already
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(_START_SECONDS)
-
-    # -- connections -----------------------------------------------------------------------
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._serve())
-        except Exception as error:  # noqa: BLE001 - the driver must hear of it, whatever it is
-            self._error = error
-        finally:
-            began = self._ready.is_set()
-            self._ready.set()
-            self._loop.close()
-        if began and not self._stop.is_set():
-            _log.error("endpoint_lost", exc_info=self._error)
-            self._lost(str(self._error) or type(self._error).__name__)
-
-    async def _serve(self) -> None:
-        server = web.Server(
-            self._handle,
-            access_log=None,
-            logger=_http_log,
-            auto_decompress=False,
-            keepalive_timeout=self._seconds,
-            lingering_time=0,
-            max_headers=64,
-        )
-
-        listener = listen(*self._address, backlog=_BACKLOG)
-        self._connections = Connections(
-            server, listener, seconds=self._seconds, secured=self._secured
-        )
-        accepting = self._loop.create_task(self._connections.run())
-        stopping = self._loop.create_task(self._stop.wait())
-        self.port = listener.getsockname()[1]
-        self._ready.set()
-        try:
-            await asyncio.wait({accepting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if accepting.done():
-                accepting.result()  # it goes on for ever, unless it fails
-        finally:
-            for task in (accepting, stopping):
-                task.cancel()
-            await asyncio.wait({accepting, stopping})
-            await server.shutdown(_END_SECONDS)
+        self._server.close()
 
     # -- requests --------------------------------------------------------------------------
 
@@ -336,10 +148,6 @@ class Endpoint:
         except Exception:  # noqa: BLE001 - its own fault must not look like a lost connection
             _log.exception("endpoint_failed: path=%.100s", request.rel_url.raw_path)
             answer = _json({"error": {"code": "internal", "message": "see the driver's log"}}, 500)
-        if not request.content.at_eof():
-            answer.force_close()  # the rest of a body is not read, so no next request is found
-        if self._connections is not None:
-            self._connections.answered(request.protocol)
         return answer
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
@@ -393,8 +201,7 @@ class Endpoint:
                 "a bearer token is needed: one of those in the job's Secrets",
                 **{"WWW-Authenticate": "Bearer"},
             )
-        if self._connections is not None:
-            self._connections.trust(request.protocol)
+        self._server.trust(request)
         reads = request.method == "GET" or request.rel_url.raw_path.startswith(_LOOKUPS)
         if not commands and not reads:
             raise _Refused(403, "forbidden", "this token only reads: orders need the attempt's")
