@@ -115,7 +115,15 @@ class JobProcess:
 
     def __init__(self, manifest: Path, scratch: Path) -> None:
         self._mark = f"{_MARK}={scratch}"
-        command = [sys.executable, "-m", "moorage.cli", "run", str(manifest), "--plain"]
+        command = [
+            sys.executable,
+            "-m",
+            "moorage.cli",
+            "run",
+            str(manifest),
+            "--plain",
+            "--no-page",
+        ]
         command += ["--local-dir", str(scratch)]
         self._tail: list[str] = []
         self.started = time.monotonic()

@@ -18,6 +18,7 @@ DRIVER_FORMAT = 1
 """The version of all documents here."""
 
 ENDPOINT_PORT = 7780
+PAGE_PATH = "/"
 CONFIG_DIR = "/etc/moorage/config"
 TOKEN_FILE = "/etc/moorage/token/token"  # noqa: S105  where it lies, not what it is
 SPARK_SECRET_FILE = "/etc/moorage/token/spark-file"  # noqa: S105  as above

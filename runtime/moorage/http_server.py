@@ -218,6 +218,7 @@ class HttpServer:
             error = caught
         finally:
             self._listener.close()
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
         if not self._stop.is_set():
             _log.error("endpoint_lost: thread=%s", self._thread.name, exc_info=error)

@@ -24,7 +24,7 @@ from moorage.cli.checks import checked_job, undecided_options
 from moorage.cli.doctor import doctor
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.init import init
-from moorage.cli.page import Runner, report, watched
+from moorage.cli.page import PAGE_PORT, Runner, report, ui, watched
 from moorage.cli.progress import Display, open_display, rows_text
 from moorage.cli.snapshots import snapshots
 from moorage.cli.state import state
@@ -136,6 +136,7 @@ app.add_typer(store, name="store")
 app.command()(init)
 app.command()(doctor)
 app.command()(report)
+app.command()(ui)
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
@@ -179,11 +180,12 @@ def run(
         int | None, typer.Option(metavar="N", min=1, help="How many cores Spark may use.")
     ] = None,
     page: Annotated[
-        int | None,
+        int,
         typer.Option(
-            metavar="PORT", min=1, max=65535, help="Show a page at http://localhost:PORT."
+            metavar="PORT", min=1, max=65535, help="Where the page is: http://localhost:PORT."
         ),
-    ] = None,
+    ] = PAGE_PORT,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Serve no page.")] = False,
 ) -> None:
     """Run a job on this machine, without Kubernetes; Ctrl-C takes a last checkpoint."""
     job = checked_job(manifest, "local")
@@ -199,7 +201,7 @@ def run(
     display = open_display(sys.stderr, plain=plain)
     began = time.monotonic()
     try:
-        with watched(_driver(), job, page, _complain) as runner:
+        with watched(_driver(), job, None if no_page else page, _complain) as runner:
             result = run_session(runner, job, manifest.absolute().parent, options, display)
     except KeyboardInterrupt:
         _quit_now(job, display.progress, time.monotonic() - began)

@@ -1,10 +1,12 @@
-"""`moorage report`, and the page of a run: what `moorage.page` draws, from the command line."""
+"""`moorage report`, `moorage ui`, and the page of a run: what `moorage.page` draws."""
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Annotated
 
 import typer
@@ -18,6 +20,13 @@ Runner = Callable[
     [StatefulSparkJob, Path, RunOptions, Callable[[JobProgress], None]],
     RunResult,
 ]
+PAGE_PORT = 7780
+_STORE_SECONDS = 60.0
+"""What a store may take to be listed."""
+Store = Annotated[
+    str,
+    typer.Argument(metavar="DIR", help="A checkpoint directory (path or URL), or JOB.yaml."),
+]
 
 
 @contextmanager
@@ -26,23 +35,17 @@ def watched(
 ) -> Iterator[Runner]:
     """The runner, and meanwhile a page of what it reports; without a port the runner alone.
 
-    Raises:
-        UserError: the port cannot be listened on.
+    Where the port cannot be had it says so: a job does not wait for somebody to look at it.
     """
     if port is None:
         yield runner
         return
     from moorage.page.history import RunHistory
-    from moorage.page.render import rendered
+    from moorage.page.render import drawn_run
     from moorage.page.server import PageServer
-    from moorage.page.views import page_of_run
 
     history = RunHistory(job.name)
     clean = Redactor({**job.spec.spark_conf, **os.environ})
-
-    def page(nonce: str) -> str:
-        shown = page_of_run(history.facts(), datetime.now(UTC), clean)
-        return rendered(shown, live=True, nonce=nonce)
 
     def run(
         job: StatefulSparkJob,
@@ -56,7 +59,12 @@ def watched(
 
         return runner(job, directory, options, both)
 
-    server = PageServer(page, port=port)
+    try:
+        server = PageServer(partial(drawn_run, history, clean), port=port)
+    except UserError as error:
+        say(f"{error}; the job runs without it")
+        yield runner
+        return
     try:
         say(f"page: {server.url}")
         yield run
@@ -65,10 +73,7 @@ def watched(
 
 
 def report(
-    directory: Annotated[
-        str,
-        typer.Argument(metavar="DIR", help="A checkpoint directory (path or URL), or JOB.yaml."),
-    ],
+    directory: Store,
     *,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")
@@ -91,3 +96,34 @@ def report(
             f"file with --output"
         ) from error
     typer.echo(str(output))
+
+
+def ui(
+    directory: Store,
+    *,
+    page: Annotated[
+        int, typer.Option(metavar="PORT", min=1, max=65535, help="Where it is served.")
+    ] = PAGE_PORT,
+) -> None:
+    """Show what a store holds, without any job, at http://localhost:7780 until Ctrl-C."""
+    from moorage.offline.listing import list_snapshots
+    from moorage.offline.lookup import directories_of
+    from moorage.page.render import drawn_store
+    from moorage.page.server import PageServer
+
+    look = partial(list_snapshots, directories_of(directory))
+    look(datetime.now(UTC))  # what is wrong with it is told here, and no page is served
+    server = PageServer(
+        partial(drawn_store, look, Redactor(os.environ)), port=page, seconds=_STORE_SECONDS
+    )
+    typer.echo(server.url)
+    try:
+        _wait()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.close()
+
+
+def _wait() -> None:
+    Event().wait()

@@ -7,6 +7,7 @@ here, how many there may be and how long each may take by `HttpServer`. Called b
 """
 
 import asyncio
+import base64
 import hmac
 import json
 import logging
@@ -35,10 +36,12 @@ from moorage.driver.requests import (
     TooManyRequests,
 )
 from moorage.http_server import HttpServer
+from moorage.page.server import Draw, page_answer
 from moorage_api.driver import (
     CHECKPOINTS_PATH,
     HEALTH_PATH,
     METRICS_PATH,
+    PAGE_PATH,
     REQUESTS_PATH,
     RESCALE_PATH,
     SAVEPOINTS_PATH,
@@ -82,6 +85,7 @@ class Endpoint:
     """Serves one driver until it is closed.
 
     Args:
+        page: draws the page to look at.
         lookups: who answers what is asked of the job's state.
         scrape: a file with the token of who may only read, looked at anew each time, since it may
             change or come late.
@@ -100,6 +104,7 @@ class Endpoint:
         metrics: DriverMetrics,
         token: str,
         *,
+        page: Draw,
         lookups: StateLookups | None = None,
         scrape: Path | None = None,
         tls: TlsFiles | None = None,
@@ -112,6 +117,7 @@ class Endpoint:
         self._requests = requests
         self._metrics = metrics
         self._token = token
+        self._page = page
         self._lookups = lookups or StateLookups()
         self._scrape_file = scrape
         try:
@@ -155,6 +161,9 @@ class Endpoint:
         if path == HEALTH_PATH and request.method == "GET":
             return web.Response(text="ok\n")
         self._authorize(request)
+        if path == PAGE_PATH:
+            _require(request, {"GET"})
+            return await page_answer(self._page)
         if path.startswith(f"{REQUESTS_PATH}/"):
             _require(request, {"GET"})
             return self._one_request(path.removeprefix(f"{REQUESTS_PATH}/"))
@@ -191,15 +200,15 @@ class Endpoint:
         }
 
     def _authorize(self, request: web.BaseRequest) -> None:
-        given = request.headers.getall("Authorization", [])
-        sent = given[0].encode("utf-8", errors="surrogateescape") if len(given) == 1 else b""
+        sent = _shown(request)
         commands = _is(sent, self._token)
         if not commands and not _is(sent, self._scrape_token()):
+            browsed = request.rel_url.raw_path == PAGE_PATH
             raise _Refused(
                 401,
                 "unauthorized",
                 "a bearer token is needed: one of those in the job's Secrets",
-                **{"WWW-Authenticate": "Bearer"},
+                **{"WWW-Authenticate": 'Basic realm="moorage"' if browsed else "Bearer"},
             )
         self._server.trust(request)
         reads = request.method == "GET" or request.rel_url.raw_path.startswith(_LOOKUPS)
@@ -259,9 +268,27 @@ class Endpoint:
         return _json(view.to_json(), 200 if view.state in {"Completed", "Failed"} else 202)
 
 
+def _shown(request: web.BaseRequest) -> bytes:
+    """The token that a request shows, or nothing.
+
+    For what is only read it may be a password as well: browsers know no other way. Never for
+    orders, to which the page of somebody else could send a browser that remembers it.
+    """
+    given = request.headers.getall("Authorization", [])
+    scheme, _, shown = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+    if scheme == "Bearer":
+        return shown.encode("utf-8", errors="surrogateescape")
+    if scheme != "Basic" or request.method != "GET":
+        return b""
+    try:
+        return base64.b64decode(shown, validate=True).partition(b":")[2]
+    except ValueError:
+        return b""
+
+
 def _is(sent: bytes, token: str) -> bool:
     """Whether it is this token; a short one, or none, opens nothing."""
-    return len(token) >= MIN_TOKEN and hmac.compare_digest(sent, f"Bearer {token}".encode())
+    return len(token) >= MIN_TOKEN and hmac.compare_digest(sent, token.encode())
 
 
 def _checkpoint(data: bytes) -> JobRequest:

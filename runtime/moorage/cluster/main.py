@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -28,6 +29,8 @@ from moorage.cluster.termination import Termination
 from moorage.driver.lookups import StateLookups
 from moorage.driver.requests import Requests
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
+from moorage.page.history import RunHistory
+from moorage.page.render import drawn_run
 from moorage.redaction import RedactingFormatter, Redactor
 from moorage_api import StatefulSparkJob
 from moorage_api.driver import DriverEnd
@@ -157,6 +160,8 @@ class DriverProcess:
         self.board = Board(attempt, self.requests, redact, observe=self._metrics)
         self._metrics.show(self.board)
         self._lookups = StateLookups(self._metrics)
+        self._history = RunHistory(job.name)
+        self._draw = partial(drawn_run, self._history, redact)
 
     def run(self) -> int:
         """Run the job to its end and return the exit status; the report is written."""
@@ -166,6 +171,7 @@ class DriverProcess:
                 self.requests,
                 self._metrics,
                 self._mounted.control,
+                page=self._draw,
                 lookups=self._lookups,
                 scrape=self._mounted.scrape,
                 tls=self._mounted.tls,
@@ -226,6 +232,7 @@ class DriverProcess:
     def _heard(self, progress: JobProgress) -> None:
         before = self.board.progress
         self.board(progress)
+        self._history(progress)
         if progress.phase != before.phase:
             _log.info("phase: phase=%s epoch=%d", progress.phase, progress.epoch)
         if progress.message and progress.message != before.message:

@@ -1,14 +1,29 @@
 """The page as HTML: one text that holds its style and its script, and needs nothing else."""
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import cache
+from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from moorage.page.history import RunHistory
+from moorage.page.views import Clean, Page, page_of_run, page_of_store
+from moorage_state.errors import MoorageError
 
-from moorage.page.views import Page
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+    from moorage.offline.listing import Listing
+
+RUN_SECONDS = 2
+"""Between two looks of a browser at a run."""
+STORE_SECONDS = 15
 
 
 @cache
-def _template() -> Template:
+def _template() -> "Template":
+    # Here, and not above: a driver on a cluster runs without it, its page alone does not.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     loader = PackageLoader("moorage.page", "templates")
     # Names of jobs and texts of errors are other people's: all is escaped, nothing is marked safe.
     environment = Environment(
@@ -17,11 +32,29 @@ def _template() -> Template:
     return environment.get_template("page.html")
 
 
-def rendered(page: Page, *, live: bool = False, nonce: str = "") -> str:
+def rendered(page: Page, *, refresh_seconds: int = 0, nonce: str = "") -> str:
     """The whole document.
 
     Args:
-        live: it asks for itself every few seconds; else it is a file that stands for itself.
+        refresh_seconds: after which it asks for itself again; 0: it is a file, and never does.
         nonce: that the answer's content security policy allows.
     """
-    return str(_template().render(page=page, live=live, nonce=nonce))
+    return str(_template().render(page=page, refresh_seconds=refresh_seconds, nonce=nonce))
+
+
+def drawn_run(history: RunHistory, clean: Clean, nonce: str) -> str:
+    """The page of a run, as it is at this moment."""
+    page = page_of_run(history.facts(), datetime.now(UTC), clean)
+    return rendered(page, refresh_seconds=RUN_SECONDS, nonce=nonce)
+
+
+def drawn_store(look: "Callable[[datetime], Listing]", clean: Clean, nonce: str) -> str:
+    """The page of a store that is looked at anew; where that fails it says why."""
+    now = datetime.now(UTC)
+    try:
+        page = page_of_store(look(now), now, clean)
+    except MoorageError as error:
+        page = Page(
+            "Moorage", "not readable", now.isoformat(" ", "seconds"), [clean(str(error))], []
+        )
+    return rendered(page, refresh_seconds=STORE_SECONDS, nonce=nonce)

@@ -1,10 +1,13 @@
-"""The page over HTTP: to this machine only, or as answers of a server that has its own rules.
+"""The page over HTTP: to this machine only, or as an answer of a server that has its own rules.
 
 Decides what may be asked and what a browser may do with the answer. Read-only; on this machine
-without a token, since what is shown holds no state values.
+without a token, since what is shown holds no state values. Called by the command line and by the
+endpoint of a driver on a cluster.
 """
 
+import asyncio
 import logging
+import os
 import secrets
 from collections.abc import Callable
 
@@ -15,6 +18,9 @@ from moorage_state.errors import UserError
 
 _log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
+Draw = Callable[[str], str]
+"""The whole document; given the nonce that its style and script must carry."""
+
 _NAMES = frozenset({"localhost", HOST})
 _MOST = 16
 _SECONDS = 5.0
@@ -26,30 +32,27 @@ _HEADERS = {
 }
 
 
-def page_answer(page: Callable[[str], str]) -> web.Response:
-    """The document, as it is at this moment.
-
-    Args:
-        page: given the nonce that its style and script must carry.
-    """
+async def page_answer(page: Draw) -> web.Response:
+    """The document, as it is at this moment; drawn in another thread, the loop has others."""
     nonce = secrets.token_urlsafe(16)
     try:
-        text = page(nonce)
+        text = await asyncio.to_thread(page, nonce)
+    except ModuleNotFoundError as error:
+        return _told(501, f"{error.name} is not installed here; install moorage[runtime,cli]")
     except Exception:  # noqa: BLE001 - its own fault must not look like a lost connection
         _log.exception("page_failed")
-        return _told(500, "the page cannot be drawn; see what the run prints")
+        return _told(500, "the page cannot be drawn; see the log, or what was printed")
     allowed = f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; "
     return _answer(200, "text/html", text, allowed)
 
 
 class PageServer:
-    """Serves the page of a run until it is closed.
+    """Serves the page until it is closed.
 
-    Nobody can hold up the run by it: so many connections at once, the oldest of which makes room
+    Nobody can hold up a run by it: so many connections at once, the oldest of which makes room
     for another, and so long for each.
 
     Args:
-        page: as for `page_answer`.
         port: 0 for any that is free.
         seconds: what a connection has for all that it does.
 
@@ -58,7 +61,7 @@ class PageServer:
     """
 
     def __init__(
-        self, page: Callable[[str], str], *, port: int, seconds: float = _SECONDS, most: int = _MOST
+        self, page: Draw, *, port: int, seconds: float = _SECONDS, most: int = _MOST
     ) -> None:
         self._page = page
         try:
@@ -66,9 +69,10 @@ class PageServer:
                 self._handle, name="moorage-page", host=HOST, port=port, seconds=seconds, most=most
             )
         except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
             raise UserError(
-                f"the page cannot be served: host={HOST} port={port} error={error.strerror}; name "
-                f"another port with --page"
+                f"the page cannot be served: host={HOST} port={port} error={reason}; "
+                f"choose another port with --page PORT"
             ) from error
         self.port = self._server.port
         self._server.start()
@@ -91,7 +95,7 @@ class PageServer:
             return _told(405, "the page can only be read")
         if request.rel_url.raw_path != "/":
             return _told(404, "there is only /")
-        return page_answer(self._page)
+        return await page_answer(self._page)
 
 
 def _told(status: int, text: str) -> web.Response:

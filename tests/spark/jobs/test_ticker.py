@@ -49,7 +49,7 @@ def completed(home):
 
 def begin(home, *within, terminal=None, meanwhile=lambda: None):
     """`moorage run` in a session of its own, which has taken one checkpoint more."""
-    command = [*within, sys.executable, "-m", "moorage.cli", "run", "job.yaml"]
+    command = [*within, sys.executable, "-m", "moorage.cli", "run", "job.yaml", "--no-page"]
     before = len(completed(home)) if (home / "checkpoints" / "log").is_dir() else 0
     with (home / "run.log").open("a") as log:
         streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}

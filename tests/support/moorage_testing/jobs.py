@@ -89,6 +89,8 @@ class JobHome:
         `within` is a command that prepares something and becomes the one that follows it.
         """
         command = [*within, sys.executable, "-m", "moorage.cli", "run", "job.yaml", "--plain"]
+        if "--page" not in arguments:
+            command.append("--no-page")  # there is one port, and many tests
         if "--local-dir" not in arguments:
             command += ["--local-dir", str(self.path / "scratch")]
         # Short runs: the second compiler would cost more than it saves.

@@ -1,8 +1,17 @@
-"""`moorage report`, and `moorage run --page`."""
+"""`moorage report`, `moorage ui`, and the page of `moorage run`."""
 
+import socket
+import sys
+from contextlib import nullcontext
 from urllib.request import urlopen
 
+import pytest
+
+from moorage.cli import app as cli
+from moorage.cli import page as cli_page
 from moorage.driver.types import JobProgress, RunOutcome, RunResult
+
+FINISHED = RunResult(RunOutcome.FINISHED, 41, 5, 1.0)
 
 
 def test_a_report_of_a_store_is_one_file(moorage, directory, tmp_path):
@@ -27,9 +36,54 @@ def test_a_run_shows_its_page_while_it_runs(moorage, job_file, free_port):
         heard(JobProgress(phase="running", epochs=1, epoch=41, epoch_rows=5))
         with urlopen(f"http://localhost:{free_port}/", timeout=5) as answer:
             seen.append(answer.read().decode())
-        return RunResult(RunOutcome.FINISHED, 41, 5, 1.0)
+        return FINISHED
 
     status, _, err = moorage("run", job_file, "--page", free_port, runner=runner)
     assert status == 0, err
     assert f"page: http://localhost:{free_port}" in err
     assert "epoch 41" in seen[0]
+
+
+@pytest.mark.parametrize(("options", "port"), [((), 7780), (("--page", "99"), 99)])
+def test_a_run_has_its_page_at_7780_unless_told_otherwise(monkeypatch, job_file, options, port):
+    asked = []
+
+    def watched(runner, _job, port, _say):
+        asked.append(port)
+        return nullcontext(runner)
+
+    monkeypatch.setattr(cli, "watched", watched)
+    monkeypatch.setattr(cli, "_driver", lambda: lambda *_: FINISHED)
+    for more in ((), ("--no-page",)):
+        monkeypatch.setattr(sys, "argv", ["moorage", "run", str(job_file), *options, *more])
+        assert cli.run_app() == 0
+    assert asked == [port, None]
+
+
+def test_a_run_whose_port_is_taken_goes_on_without_its_page_and_says_so(moorage, job_file):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, out, err = moorage("run", job_file, "--page", port, runner=lambda *_: FINISHED)
+    assert (status, "clicks finished" in out) == (0, True)
+    assert f"port={port} error=Address already in use; choose another port with --page PORT" in err
+    assert "the job runs without it" in err
+
+
+def test_a_store_is_served_without_a_job(moorage, directory, free_port, monkeypatch):
+    seen = []
+
+    def look():
+        with urlopen(f"http://localhost:{free_port}/", timeout=5) as answer:
+            seen.append(answer.read().decode())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_page, "_wait", look)
+    status, out, _ = moorage("ui", directory, "--page", free_port)
+    assert (status, out) == (0, f"http://localhost:{free_port}\n")
+    assert "chk-3" in seen[0]
+
+
+def test_what_is_no_store_is_told_and_not_served(moorage, tmp_path, free_port):
+    status, out, err = moorage("ui", tmp_path / "nowhere", "--page", free_port)
+    assert status != 0
+    assert (out, "nowhere" in err) == ("", True)

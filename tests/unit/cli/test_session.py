@@ -53,7 +53,7 @@ def start(job_file):
 
         def begin(*within, listens=True, terminal=None, phase="running"):
             program = textwrap.dedent(PROGRAM.format(listens=listens, phase=phase))
-            command = [*within, sys.executable, "-c", program, "run", job_file]
+            command = [*within, sys.executable, "-c", program, "run", job_file, "--no-page"]
             if terminal is not None:
                 command = [sys.executable, "-c", IN_TERMINAL, *command]
             output = subprocess.PIPE if terminal is None else terminal

@@ -131,7 +131,9 @@ def test_a_job_on_a_cluster_is_asked_by_the_address_of_its_endpoint(moorage, tmp
     board = Board(
         DriverAttempt(1, "clicks", "team", "u", "s3://x/y"), requests, Redactor({}, TOKEN)
     )
-    endpoint = Endpoint(board, requests, metrics, TOKEN, lookups=answers, port=0, host="127.0.0.1")
+    endpoint = Endpoint(
+        board, requests, metrics, TOKEN, page=str, lookups=answers, port=0, host="127.0.0.1"
+    )
     try:
         address = f"http://127.0.0.1:{endpoint.port}"
         ask = ("state", "get", "--live", address, "pages", "ann")

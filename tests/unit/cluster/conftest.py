@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Self
 
 import pytest
@@ -17,6 +18,8 @@ from moorage.cluster.metrics import DriverMetrics
 from moorage.cluster.orders import Places
 from moorage.driver.requests import Requests
 from moorage.driver.types import JobProgress
+from moorage.page.history import RunHistory
+from moorage.page.render import drawn_run
 from moorage.redaction import Redactor
 from moorage_api.driver import DriverState, RequestView
 
@@ -110,7 +113,11 @@ def play(port: int = 0, **options: Any) -> Played:
     requests, metrics, clock = Requests(), DriverMetrics("clicks", "team"), [100.0]
     board = board_of(clock, requests, observe=metrics)
     metrics.show(board)
-    endpoint = Endpoint(board, requests, metrics, TOKEN, port=port, host="127.0.0.1", **options)
+    history = RunHistory("clicks")
+    options = {"port": port, "host": "127.0.0.1", **options}
+    endpoint = Endpoint(
+        board, requests, metrics, TOKEN, page=partial(drawn_run, history, str), **options
+    )
     return Played(endpoint, board, requests)
 
 

@@ -1,5 +1,6 @@
 """The endpoint is a doorbell: it lets in who may, takes what is asked, and never hangs."""
 
+import base64
 import contextlib
 import http.client
 import json
@@ -53,7 +54,9 @@ def test_health_needs_no_token_and_says_nothing(played):
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN[:-1], f"{TOKEN}x", f" {TOKEN}x"])
-@pytest.mark.parametrize("path", ["/state", "/metrics", "/checkpoints", "/requests/a", "/nowhere"])
+@pytest.mark.parametrize(
+    "path", ["/", "/state", "/metrics", "/checkpoints", "/requests/a", "/nowhere"]
+)
 def test_everything_else_needs_the_token(played, path, token):
     status, answer = played.call("GET", path, token=token)
     assert (status, answer["error"]["code"]) == (401, "unauthorized")
@@ -69,6 +72,33 @@ def read_only(tmp_path):
 
 
 READER = "a-token-that-only-reads"
+
+
+def test_a_browser_shows_the_token_as_a_password_and_only_to_read(read_only):
+    endpoint, _ = read_only
+    for token in (READER, TOKEN):
+        word = base64.b64encode(f"anybody:{token}".encode()).decode()
+        status, html = endpoint.call("GET", "/", token=None, Authorization=f"Basic {word}")
+        assert (status, b"No epoch has been committed yet." in html) == (200, True)
+        order = endpoint.call("POST", "/stop", {}, token=None, Authorization=f"Basic {word}")
+        assert order[0] == 401
+
+
+@pytest.mark.parametrize("word", ["", "====", "bm8gY29sb24=", "eDp3cm9uZw=="])
+def test_other_passwords_open_nothing_and_a_browser_is_asked_again(read_only, word):
+    endpoint, _ = read_only
+    with endpoint.keep() as connection:
+        connection.request("GET", "/", headers={"Authorization": f"Basic {word}"})
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, 'Basic realm="moorage"')
+
+
+def test_the_page_of_a_run_keeps_to_itself_what_a_browser_may_do(played):
+    with played.keep() as connection:
+        connection.request("GET", "/", headers={"Authorization": f"Bearer {TOKEN}"})
+        policy = connection.getresponse().headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe-inline" not in policy
 
 
 @pytest.mark.parametrize("path", ["/state", "/metrics", "/checkpoints"])
@@ -275,7 +305,7 @@ def test_a_hundred_requests_are_remembered_and_unanswered_ones_never_forgotten(p
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
+        ("POST", "/", 405),
         ("GET", "/state/", 404),
         ("GET", "/requests/none", 404),
         ("GET", "/requests/", 404),

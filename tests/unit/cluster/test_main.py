@@ -18,7 +18,6 @@ import yaml
 from moorage_testing.jobs import wait_until
 
 from moorage.cluster import main
-from moorage.cluster.endpoint import Endpoint
 from moorage.cluster.main import DriverProcess, FenceWatch
 from moorage.cluster.orders import read_orders
 from moorage.cluster.termination import Termination
@@ -27,6 +26,7 @@ from moorage.driver.requests import CheckpointRequest, JobEnding, Stopped, StopR
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.driver.views import CheckpointView, SavepointView
 from moorage.engine.task_failures import UserFunctionError
+from moorage.http_server import HttpServer
 from moorage.redaction import Redactor
 from moorage_api.driver import DriverEnd
 from moorage_state.errors import Bug, Fenced, LocalDiskError, StoreUnavailable
@@ -289,9 +289,7 @@ def test_a_finished_job_needs_no_endpoint_to_delete_its_checkpoints(deleting, ga
 def test_without_its_endpoint_the_driver_ends(attempt, gate, monkeypatch):
     begun = threading.Event()
 
-    async def broken(self: Endpoint) -> None:
-        self.port = 1
-        self._ready.set()
+    async def broken(_server: HttpServer) -> None:
         await asyncio.to_thread(begun.wait, 20)
         raise RuntimeError("the loop is broken")
 
@@ -300,7 +298,7 @@ def test_without_its_endpoint_the_driver_ends(attempt, gate, monkeypatch):
         gate.wait(20)
         return STOPPED
 
-    monkeypatch.setattr(Endpoint, "_serve", broken)
+    monkeypatch.setattr(HttpServer, "_serve", broken)
     made = attempt(play)
     assert made.status() == 1
     assert (made.end().code, gate.is_set()) == ("endpoint_lost", False)

@@ -13,11 +13,11 @@ from moorage.driver.types import JobProgress
 from moorage.driver.views import CheckpointRecord, FailureView, OddRows
 from moorage.offline.listing import CheckpointRow, Listing
 from moorage.page.history import EPOCHS, FAILURES, RunHistory
-from moorage.page.render import rendered
+from moorage.page.render import drawn_store, rendered
 from moorage.page.server import PageServer
 from moorage.page.views import MOST_BARS, MOST_ROWS, page_of_run, page_of_store
 from moorage.redaction import Redactor
-from moorage_state.errors import UserError
+from moorage_state.errors import StoreUnavailable, UserError
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -37,7 +37,7 @@ def run_of(progress, name="clicks", epochs=1):
 
 
 def html_of(history, clean=str):
-    return rendered(page_of_run(history.facts(), NOW, clean), live=True, nonce="n")
+    return rendered(page_of_run(history.facts(), NOW, clean), refresh_seconds=2, nonce="n")
 
 
 def stored(count, **more):
@@ -124,6 +124,14 @@ def test_ten_thousand_checkpoints_are_drawn_as_the_newest():
     assert len(html) < 150_000
 
 
+def test_a_store_that_can_no_longer_be_read_says_so_on_its_page():
+    def look(_now):
+        raise StoreUnavailable("no answer: key=hunter2hunter2")
+
+    html = drawn_store(look, Redactor({"S3_SECRET": "hunter2hunter2"}), "n")
+    assert "no answer: key=***" in html
+
+
 @pytest.fixture
 def server():
     server = PageServer(lambda nonce: f"<p>{nonce}</p>", port=0, seconds=0.5, most=2)
@@ -175,5 +183,5 @@ def test_readers_that_say_nothing_are_hung_up_on_and_leave_room_for_others(serve
 
 
 def test_a_port_that_is_taken_is_a_clear_error(server):
-    with pytest.raises(UserError, match=r"cannot be served.*name another port with --page"):
+    with pytest.raises(UserError, match=r"cannot be served.*choose another port with --page PORT"):
         PageServer(str, port=server.port)
