@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ from moorage_operator.ports import Cluster, ClusterError, JobRefs, Kind, Ref, Wa
 from moorage_operator.settings import Settings, SettingsError
 from moorage_operator.shards import Ownership, Selection, joined
 from moorage_operator.snapshots import decide_snapshot
-from moorage_operator.watch_cache import WatchCache
+from moorage_operator.watch_cache import Listing, WatchCache
 from moorage_operator.watch_health import Canary, Namespace, WatchedNamespaces
 from moorage_operator.watches import Wakeups, Watching
 from moorage_operator.workqueue import MOST_UNDER_WAY, WorkQueue
@@ -52,7 +52,8 @@ _Result = TypeVar("_Result")
 _STUCK = 300.0
 # A thousand namespaces at once would be a thousand requests in one second, at every start.
 _LISTS_AT_ONCE = 8
-_FIRST_PASSES = 60.0
+# Seconds that the first lists wait for watches to begin; later, they are made again after that.
+_UNTIL_WATCHES = 10.0
 _LIST_AGAIN = 30.0
 """Seconds until a namespace that could not be listed is tried again."""
 _KINDS: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot")
@@ -101,26 +102,22 @@ class App:
         """
         if self.leader is not None:
             await self.leader.acquire()
+        begun = time.monotonic()
         async with asyncio.TaskGroup() as group:
             # Renewing begins first: the first lists may take longer than the Lease lasts.
             if self.leader is not None:
                 group.create_task(self._hold(self.leader))
+            group.create_task(self._watching().run())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_UNTIL_WATCHES):
+                    await self.namespaces.answered()
             await self.prime()
             group.create_task(self.queue.run())
-            group.create_task(self._watch())
             for namespace in self.namespaces.names:
                 group.create_task(self._relist(namespace))
-
-    async def _watch(self) -> None:
-        """Watch, once everything was looked at, or was not for too long.
-
-        Watches begin with all there is once more, at 0.8 ms an object: with a fleet that is minutes
-        of the same processor that its first passes need.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_PASSES):
-                await self.queue.rest()
-        await self._watching().run()
+            await self.queue.rest()
+            seconds = time.monotonic() - begun
+            _log.info("all was looked at: objects=%s seconds=%.1f", self.queue.known, seconds)
 
     async def drain(self) -> None:
         """Begin nothing more, and let passes under way end. `run` is then to be cancelled."""
@@ -163,49 +160,76 @@ class App:
             if refusal:
                 self.canary.excuse(kind, namespace)
 
-        return Watching(self.found, self.selection, seen, told)
+        def begun(namespace: Namespace, kind: Kind) -> None:
+            self.namespaces.begun(namespace, kind)
+            self.canary.excuse(kind, namespace)
+
+        return Watching(self.found, self.selection, seen, told, begun)
 
     async def _hold(self, leader: Leader) -> None:
         await leader.hold()
         raise LeadershipLost("another process may lead: this one ends, to be started anew")
 
     async def _relist(self, namespace: Namespace) -> None:
+        took = 0.0
         while True:
-            await self._until_next_list(namespace)
+            await self._until_next_list(namespace, took)
+            begun = time.monotonic()
             await self._list(namespace, spread=_SPREAD)
+            took = time.monotonic() - begun
 
-    async def _until_next_list(self, namespace: Namespace) -> None:
-        """What a list showed and no watch since is soon looked for in another one."""
+    async def _until_next_list(self, namespace: Namespace, took: float) -> None:
+        """What a list showed and no watch since is soon looked for in another one.
+
+        Args:
+            took: seconds that the last list did.
+        """
         # And so is a namespace that could not be looked after: it may be back.
         relist = self.settings.relist
         if self.namespaces.problem(namespace):
             await asyncio.sleep(min(_LIST_AGAIN, relist) * random.uniform(0.8, 1.0))  # noqa: S311
             return
         soon = min(self.canary.patience + 1.0, relist)
-        await asyncio.sleep(soon)
         left = (relist - soon) * random.uniform(0.8, 1.0)  # noqa: S311
-        while left > 0 and not self.canary.wants_list(namespace):
-            # A watch that goes on showing what there is may still die on the way.
-            wait = min(soon, left) if self.canary.is_behind(namespace) else left
-            await asyncio.sleep(wait)
-            left -= wait
+        for wait in (soon, left):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self.namespaces.anew(namespace).wait()
+                # Watches lose their place together, and perhaps again: lists are not all there is.
+                await asyncio.sleep(max(took, 1.0) * random.uniform(1.0, 2.0))  # noqa: S311
+                return
+            if self.canary.wants_list(namespace):
+                return
 
     async def _list(self, namespace: Namespace, spread: float) -> None:
         """Wake every object of a namespace, in the course of so many seconds."""
         try:
             async with self._lists:
-                for kind in _KINDS:
-                    await self._take_in(kind, namespace, spread)
-                await self._list_pods(namespace)
+                anew = self.namespaces.anew(namespace)
+                # What happened before a watch began, none need have shown.
+                fresh = anew.is_set()
+                anew.clear()
+                listings = [
+                    *[
+                        await self._take_in(one, namespace, spread=spread, fresh=fresh)
+                        for one in _KINDS
+                    ],
+                    await self._list_pods(namespace, fresh=fresh),
+                ]
                 if namespace not in self._learned:
                     await self._list_revisions(namespace)
         except ClusterError as error:
+            anew.set()
             self.namespaces.listed(namespace, str(error))
         else:
             self.namespaces.listed(namespace)
+            if not anew.is_set():
+                self._show_canary(listings)
 
-    async def _take_in(self, kind: Kind, namespace: Namespace, spread: float) -> None:
-        listing = self.watched.listing(kind, namespace)
+    async def _take_in(
+        self, kind: Kind, namespace: Namespace, *, spread: float, fresh: bool
+    ) -> Listing:
+        listing = self.watched.listing(kind, namespace, fresh=fresh)
         async for page in self.cluster.pages(kind, namespace, self.selection.selector):
             listing.take(page)
             if kind == "StatefulSparkJob":
@@ -218,20 +242,20 @@ class App:
                 self._wake(kind, (body["metadata"]["namespace"], body["metadata"]["name"]), spread)
         for gone in listing.end():
             self._wake(kind, gone, spread)
-        self._show_canary(kind, namespace)
+        return listing
 
     def _wake(self, kind: Kind, where: tuple[str, str], spread: float) -> None:
         self.queue.wake(Ref(kind, *where), random.uniform(0.0, spread))  # noqa: S311
 
-    async def _list_pods(self, namespace: Namespace) -> None:
-        listing = self.watched.listing("Pod", namespace)
+    async def _list_pods(self, namespace: Namespace, *, fresh: bool) -> Listing:
+        listing = self.watched.listing("Pod", namespace, fresh=fresh)
         for role in ("driver", "executor"):
             # Anybody may put the one label on a pod; only those with the other are watched.
             selector = joined(f"{ROLE_LABEL}={role}", JOB_LABEL, self.selection.selector)
             async for page in self.cluster.pages("Pod", namespace, selector):
                 listing.take(page, role)
         listing.end()
-        self._show_canary("Pod", namespace)
+        return listing
 
     async def _list_revisions(self, namespace: Namespace) -> None:
         """Once, as they do not change; else the first pass of each job reads its own."""
@@ -244,10 +268,11 @@ class App:
             _log.warning("revisions of jobs are read one by one: error=%s", error)
         self._learned.add(namespace)
 
-    def _show_canary(self, kind: Kind, namespace: Namespace) -> None:
+    def _show_canary(self, listings: Iterable[Listing]) -> None:
         """A watch that is refused is behind for a reason, and a new process would not help."""
-        if self.namespaces.is_watched(namespace, kind):
-            self.canary.listed(kind, namespace, self.watched.versions(kind, namespace))
+        for one in listings:
+            if one.news is not None and self.namespaces.is_watched(one.namespace, one.kind):
+                self.canary.listed(one.kind, one.namespace, one.news, self.watched.knows)
 
 
 def spare_collector() -> None:

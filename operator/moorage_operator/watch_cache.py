@@ -60,21 +60,29 @@ class WatchCache:
     _marks: dict[tuple[str, str], int] = field(default_factory=dict)
     """By job: the count at the last change of the job or of anything with its label."""
     _count: int = 0
+    _gone: dict[tuple[Kind, str | None], dict[_Place, int]] = field(default_factory=dict)
+    """By list that is being taken in: what was deleted meanwhile, and in which version."""
 
-    def seen(self, event: str, kind: Kind, body: Object) -> None:
-        """An object was shown (`DELETED`: for the last time); older than what is known: ignored."""
+    def seen(self, event: str, kind: Kind, body: Object) -> bool:
+        """An object was shown (`DELETED`: for the last time); older than what is known: ignored.
+
+        Returns whether it was news.
+        """
         meta = body["metadata"]
         place = (kind, meta.get("namespace", ""), meta["name"])
         known, version = self._kept.get(place), _version(meta)
         if known is not None and version < known.version:
-            return
+            return False
         if known is not None and version == known.version > 0 and event != "DELETED":
             # A list shows again what is known: most objects, each time.
-            return
+            return False
         self._count += 1
         self.drop(place)
         if event == "DELETED":
-            return
+            for namespace in {None, place[1]}:
+                if (gone := self._gone.get((kind, namespace))) is not None:
+                    gone[place] = version
+            return True
         job = (meta.get("labels") or {}).get(JOB_LABEL, "")
         named = {"apiVersion": "v1" if kind == "Pod" else API_VERSION, "kind": kind}
         used = {**(_pod(body) if kind == "Pod" else _ours(body)), **named}
@@ -83,10 +91,24 @@ class WatchCache:
         self._mark(place, job)
         if job:
             self._of_job.setdefault((kind, place[1], job), {})[place[2]] = None
+        return True
 
-    def listing(self, kind: Kind, namespace: str | None) -> "Listing":
-        """Begin to take in a list; to be called before it is asked for."""
-        return Listing(self, kind, namespace, self._count)
+    def listing(self, kind: Kind, namespace: str | None, *, fresh: bool = True) -> "Listing":
+        """Begin to take in a list; to be called before it is asked for.
+
+        Args:
+            fresh: nothing of what it shows need have been shown before.
+        """
+        gone = self._gone[kind, namespace] = {}
+        return Listing(self, kind, namespace, self._count, None if fresh else {}, gone)
+
+    def ended(self, kind: Kind, namespace: str | None) -> None:
+        """A list was taken in: it brings back nothing any more."""
+        self._gone.pop((kind, namespace), None)
+
+    def knows(self, place: _Place) -> bool:
+        """Whether an object is there, as far as was shown."""
+        return place in self._kept
 
     def versions(self, kind: Kind, namespace: str | None) -> Iterator[tuple[_Place, int]]:
         """Of all objects of a kind that are known; 0 of what has none that can be compared."""
@@ -156,6 +178,9 @@ class Listing:
     kind: Kind
     namespace: str | None
     mark: int  # what was shown since may be newer than the list
+    # What it shows that was not known, and the version; None where nothing need have been
+    news: dict[_Place, int] | None
+    gone: dict[_Place, int]  # what a watch showed for the last time since it began
     _unchanged: dict[str, set[_Place]] = field(default_factory=dict)
     """By selector, what was known before; the rest of what is there needs no remembering."""
 
@@ -164,10 +189,15 @@ class Listing:
         if page.first:
             self._unchanged[selector] = set()
         for body in page.items:
-            self.cache.seen("", self.kind, body)
             meta = body["metadata"]
             place = (self.kind, meta.get("namespace", ""), meta["name"])
-            if self.cache.is_as_before(place, self.mark):
+            version = _version(meta)
+            if self.gone.get(place, -1) >= version:
+                continue
+            if self.cache.seen("", self.kind, body):
+                if self.news is not None and version:
+                    self.news[place] = version
+            elif self.cache.is_as_before(place, self.mark):
                 self._unchanged[selector].add(place)
 
     def end(self) -> list[tuple[str, str]]:
@@ -180,6 +210,7 @@ class Listing:
         ]
         for place in gone:
             self.cache.drop(place)
+        self.cache.ended(self.kind, self.namespace)
         return [(place[1], place[2]) for place in gone]
 
 

@@ -5,12 +5,14 @@ that is gone, or in which the operator has no rights any more, holds up none of 
 watch can be silently dead: `Canary` notices.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from moorage_operator.ports import Kind
+from moorage_operator.watch_cache import WATCHED
 
 _log = logging.getLogger("moorage.operator")
 
@@ -26,6 +28,9 @@ class WatchedNamespaces:
         self._listed: dict[Namespace, str] = {}
         self._refused: dict[Namespace, dict[Kind, str]] = {}
         self._primed = False
+        self._silent = {(one, kind) for one in self.names for kind in WATCHED}
+        self._answered = asyncio.Event()
+        self._anew = {one: asyncio.Event() for one in self.names}
 
     @property
     def primed(self) -> bool:
@@ -61,7 +66,26 @@ class WatchedNamespaces:
             refused[kind] = refusal
         else:
             refused.pop(kind, None)
+        self._answer(namespace, kind)
         self._tell(namespace, before)
+
+    def begun(self, namespace: Namespace, kind: Kind) -> None:
+        """A watch begins: what happened before is in lists that begin from now on."""
+        self._anew[namespace].set()
+        self._answer(namespace, kind)
+
+    def anew(self, namespace: Namespace) -> asyncio.Event:
+        """Set when a watch begins there; to be cleared by who begins to list."""
+        return self._anew[namespace]
+
+    async def answered(self) -> None:
+        """Wait until each watch has begun, or was refused."""
+        await self._answered.wait()
+
+    def _answer(self, namespace: Namespace, kind: Kind) -> None:
+        self._silent.discard((namespace, kind))
+        if not self._silent:
+            self._answered.set()
 
     def _tell(self, namespace: Namespace, before: str) -> None:
         now, where = self.problem(namespace), namespace or "all"
@@ -84,28 +108,20 @@ _Key = tuple[str, str, str]
 
 @dataclass(slots=True)
 class Canary:
-    """What watches and lists have shown of each object."""
+    """What lists have shown of objects that no watch had shown before."""
 
     clock: Callable[[], float]  # seconds
     patience: float = PATIENCE  # how far a watch may be behind
-    _seen: dict[_Key, int] = field(default_factory=dict)
     _awaited: dict[_Key, tuple[int, float]] = field(default_factory=dict)
     _missed: dict[_Key, float] = field(default_factory=dict)
-    # When a watch last showed what a list had shown before it: to show all there is at their
-    # beginning takes watches of a large fleet minutes, and they are not dead while they go on
-    _progressed: float = float("-inf")
-
-    def is_behind(self, namespace: str | None = None) -> bool:
-        """Whether a watch has still to show what a list has shown."""
-        return any(namespace in {None, key[1]} for key in self._awaited)
 
     def wants_list(self, namespace: str | None = None) -> bool:
         """Whether another list is to tell if a watch is dead, or the object is gone."""
         waits = (at for key, (_, at) in self._awaited.items() if namespace in {None, key[1]})
-        return any(self._late(since) > self.patience for since in waits)
+        return any(self.clock() - since > self.patience for since in waits)
 
     def excuse(self, kind: str, namespace: str | None) -> None:
-        """There is no watch of the kind that could be behind: the API server refuses it."""
+        """There is no watch of the kind that could be behind: it is refused, or begins anew."""
         for key in [one for one in self._awaited if _lies(one, kind, namespace)]:
             self._caught_up(key)
 
@@ -113,35 +129,33 @@ class Canary:
         """A watch showed an object, or (event DELETED) that it is gone."""
         key, version = _key(kind, body), _version(body)
         wanted = self._awaited.get(key)
-        if event == "DELETED" or version is None:
-            self._seen.pop(key, None)
-        else:
-            self._seen[key] = version
-            if wanted is not None and version < wanted[0]:
-                return
-        if wanted is not None:
-            self._progressed = self.clock()
-        self._caught_up(key)
+        if wanted is None:
+            return
+        if event == "DELETED" or version is None or version >= wanted[0]:
+            self._caught_up(key)
 
     def listed(
-        self, kind: str, namespace: str | None, versions: Iterable[tuple[_Key, int]]
+        self,
+        kind: str,
+        namespace: str | None,
+        news: Mapping[_Key, int],
+        is_there: Callable[[_Key], bool],
     ) -> None:
-        """All objects of a kind, in one namespace or in all, as the API server has them now.
+        """All objects of a kind, in one namespace or in all, were listed.
 
         Args:
-            versions: 0 of what has none that can be compared.
+            news: those that are newer than what watches and earlier lists had shown, and versions.
+            is_there: whether the list has an object.
         """
-        found = dict(versions)
-        known = {*self._seen, *self._awaited}
-        for key in [one for one in known if one not in found and _lies(one, kind, namespace)]:
-            self._seen.pop(key, None)
-            self._caught_up(key)
         now = self.clock()
-        for key, version in found.items():
-            if version and self._seen.get(key, -1) < version:
-                _, since = self._awaited.setdefault(key, (version, now))
-                if self._late(since) > self.patience:
-                    self._missed.setdefault(key, now - since)
+        for key, version in news.items():
+            self._awaited.setdefault(key, (version, now))
+        for key in [one for one in self._awaited if _lies(one, kind, namespace)]:
+            late = now - self._awaited[key][1]
+            if not is_there(key):
+                self._caught_up(key)
+            elif late > self.patience:
+                self._missed.setdefault(key, late)
 
     def trouble(self) -> str:
         """Which watch is dead; empty if none is known to be."""
@@ -153,9 +167,6 @@ class Canary:
                 f"start anew"
             )
         return ""
-
-    def _late(self, since: float) -> float:
-        return self.clock() - max(since, self._progressed)
 
     def _caught_up(self, key: _Key) -> None:
         self._awaited.pop(key, None)

@@ -7,13 +7,16 @@ nothing to the objects: no finalizer, no annotation.
 Kopf ends all its watches when one request of one of them is refused for good. So its requests are
 repeated without end: a namespace that is forbidden, or gone, holds up no other, and is watched
 again once it is back. What the API server answers to each is told (`Told`).
+
+Before each watch Kopf lists what there is, and takes a task, a queue and a patch for each object.
+Lists are ours, page by page: so Kopf's ask for nothing, and give the version that the watch begins
+at (`Begun`). Who lists after that misses nothing.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -44,6 +47,17 @@ Wake = Callable[[str, Kind, dict[str, Any]], None]
 Told = Callable[[Namespace, Kind, str], None]
 """Called when a kind can be watched in a namespace (empty text), or why it is refused."""
 
+Begun = Callable[[Namespace, Kind], None]
+"""Called when a watch of a kind in a namespace begins, or has lost its place and begins anew.
+
+It shows what happens from now on; what happened before is in lists that begin after this.
+"""
+
+_NOTHING = f"{JOB_LABEL},!{JOB_LABEL}"
+# From the API server's own cache. A version that is not the newest does no harm: the watch shows
+# what came after it.
+_FROM_CACHE = "0"
+
 
 class _WithoutEnd:
     """How long Kopf waits between two tries of a request; it never gives up."""
@@ -62,6 +76,7 @@ class Watching:
         selection: what to watch.
         wake: called in the loop that `run` is awaited in.
         told: likewise.
+        begun: likewise.
     """
 
     def __init__(
@@ -70,10 +85,11 @@ class Watching:
         selection: Selection,
         wake: Wake,
         told: Told = lambda *_: None,
+        begun: Begun = lambda *_: None,
     ) -> None:
         self._configuration = found
         self._namespaces, self._selector = selection.namespaces, selection.selector
-        self._wake, self._told = wake, told
+        self._wake, self._told, self._begun = wake, told, begun
         self._stop = threading.Event()
         self._answers: dict[tuple[Namespace, Kind], str] = {}
         self._paths = {
@@ -182,29 +198,48 @@ class Watching:
             session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
                 headers=info.as_http_headers(),
-                trace_configs=[self._trace(loop)],
+                middlewares=(self._between(loop),),
             )
             return kopf.AiohttpSession(server=info.server, aiohttp_session=session)
 
         return login
 
-    def _trace(self, loop: asyncio.AbstractEventLoop) -> aiohttp.TraceConfig:
-        """Sees each answer to Kopf; what refuses a watch, and what lets it be, is told."""
+    def _between(self, loop: asyncio.AbstractEventLoop) -> aiohttp.ClientMiddlewareType:
+        """Sees each request of Kopf, and what the API server answers."""
 
-        async def answered(
-            _: aiohttp.ClientSession, __: SimpleNamespace, end: aiohttp.TraceRequestEndParams
-        ) -> None:
-            place, code = self._paths.get(end.url.path), end.response.status
-            if place is None or (code not in _REFUSED and not end.response.ok):
-                return
-            refusal = f"watch of {place[1]}: {code} {end.response.reason}" if code >= 400 else ""
-            if self._answers.get(place, "") != refusal:
-                self._answers[place] = refusal
-                loop.call_soon_threadsafe(self._told, *place, refusal)
+        async def ask(
+            request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+        ) -> aiohttp.ClientResponse:
+            place = self._paths.get(request.url.path)
+            if place is None:
+                return await send(request)
+            begins = "watch" not in request.url.query
+            if begins:
+                selector = joined(request.url.query.get("labelSelector", ""), _NOTHING)
+                asked = {"labelSelector": selector, "resourceVersion": _FROM_CACHE}
+                request.url = request.url.update_query(asked)
+            response = await send(request)
+            self._answered(loop, place, response)
+            if begins and response.ok:
+                loop.call_soon_threadsafe(self._begun, *place)
+            return response
 
-        trace = aiohttp.TraceConfig()
-        trace.on_request_end.append(answered)
-        return trace
+        return ask
+
+    def _answered(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        place: tuple[Namespace, Kind],
+        response: aiohttp.ClientResponse,
+    ) -> None:
+        """What refuses a watch, and what lets it be, is told."""
+        code = response.status
+        if code not in _REFUSED and not response.ok:
+            return
+        refusal = f"watch of {place[1]}: {code} {response.reason}" if code >= 400 else ""
+        if self._answers.get(place, "") != refusal:
+            self._answers[place] = refusal
+            loop.call_soon_threadsafe(self._told, *place, refusal)
 
     async def _who(self) -> kopf.ConnectionInfo:
         """As the client of the loop does it; asked again when the API server refuses."""

@@ -21,12 +21,10 @@ async def test_a_list_drops_pods_of_both_roles_that_are_gone_and_keeps_the_rest(
     cluster, watched = MemoryCluster(), WatchCache()
     for name, role in (("d1", "driver"), ("d2", "driver"), ("e1", "executor"), ("e2", "executor")):
         cluster.api.create(pod(name, role))
-    app: Any = SimpleNamespace(
-        cluster=cluster, watched=watched, selection=Selection(), _show_canary=lambda *_: None
-    )
+    app: Any = SimpleNamespace(cluster=cluster, watched=watched, selection=Selection())
 
     async def known():
-        await App._list_pods(app, "here")
+        await App._list_pods(app, "here", fresh=True)
         return [one["metadata"]["name"] for one in watched.of_job("Pod", "here", "clicks")]
 
     assert await known() == ["d1", "d2", "e1", "e2"]
@@ -61,3 +59,38 @@ def test_what_a_watch_shows_while_pages_come_in_is_newer_than_the_list():
     listing.take(Page([], first=True))
     assert listing.end() == []
     assert dict(watched.versions("Pod", None)) == {("Pod", "here", "b"): 7, ("Pod", "here", "a"): 8}
+
+
+def test_what_is_deleted_while_pages_come_in_is_not_brought_back_by_them():
+    watched = WatchCache()
+    for name in ("a", "b"):
+        watched.seen("", "Pod", body(name))
+    listing = watched.listing("Pod", "here", fresh=False)
+    watched.seen("DELETED", "Pod", body("a", 5))
+    watched.seen("DELETED", "Pod", body("b", 6))
+    listing.take(Page([body("a"), body("b", 7)], first=True))
+    assert listing.end() == []
+    assert dict(watched.versions("Pod", None)) == {("Pod", "here", "b"): 7}, "made again"
+    later = watched.listing("Pod", "here")
+    later.take(Page([body("a")], first=True))
+    assert later.end() == [("here", "b")]
+    assert dict(watched.versions("Pod", None)) == {("Pod", "here", "a"): 1}, "a later list counts"
+
+
+def test_an_event_that_comes_twice_is_news_once():
+    watched = WatchCache()
+    assert watched.seen("ADDED", "Pod", body("a", 5))
+    mark = watched.mark_of("here", "clicks")
+    assert not watched.seen("ADDED", "Pod", body("a", 5))
+    assert not watched.seen("MODIFIED", "Pod", body("a", 4))
+    assert watched.mark_of("here", "clicks") == mark
+
+
+def test_a_list_tells_what_no_watch_had_shown_unless_none_need_have():
+    watched = WatchCache()
+    watched.seen("ADDED", "Pod", body("a", 5))
+    first, later = watched.listing("Pod", None), watched.listing("Pod", "here", fresh=False)
+    later.take(Page([body("a", 5), body("b", 6)], first=True))
+    assert later.news == {("Pod", "here", "b"): 6}
+    first.take(Page([body("c", 7)], first=True))
+    assert first.news is None
