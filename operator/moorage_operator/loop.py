@@ -51,7 +51,7 @@ from moorage_operator.ports import (
     WallClock,
 )
 from moorage_operator.recorder import Teller, Written, label, pruned, write_status
-from moorage_operator.shards import Ownership, Tenure, claim, lead, operator_of
+from moorage_operator.shards import Ownership, Tenure, is_known, lead, operator_of
 from moorage_operator.snapshots import is_final, is_in_order
 from moorage_operator.tokens import Authorities, Tokens
 from moorage_operator.watch_cache import CachedReads, WatchCache
@@ -481,7 +481,8 @@ class Reconciler:
         """The pass, if another operator looks after the job; taken over from it if that may be."""
         if self._ownership is None:
             return None
-        standing = await self._ownership.judge(meta_of(body), operator_of(body))
+        meta, said = meta_of(body), operator_of(body)
+        standing = await self._ownership.judge(meta, said, known=is_known(body))
         if standing.ours:
             return None
         if standing.wait is None:
@@ -492,7 +493,7 @@ class Reconciler:
             event = Event("Warning", "HeldByAnotherOperator", standing.told, key=key)
             await self._teller.tell(body, memory, [event])
         if standing.claim is not None and self._may_act():
-            claimed = await claim(self._cluster, body, standing.claim)
+            claimed = await self._ownership.take(body, standing.claim)
             return Pass(changed=True, again_after=0.0 if claimed else _AFTER_CONFLICT)
         return Pass(changed=False, again_after=standing.wait)
 

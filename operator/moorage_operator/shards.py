@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from moorage_api.status import OperatorView
 from moorage_operator.children.names import SHARD_LABEL
 from moorage_operator.plan import ActionFailed
-from moorage_operator.ports import Cluster, Conflict, Forbidden, Kind, NotFound, Object, Reads
+from moorage_operator.ports import Cluster, Conflict, Forbidden, Kind, NotFound, Object
 from moorage_operator.world import Meta, SnapshotView
 
 _log = logging.getLogger("moorage.operator")
@@ -128,7 +128,7 @@ class Ownership:
         tick: seconds that only ever grow: the loop's.
     """
 
-    cluster: Reads
+    cluster: Cluster
     selection: Selection
     lease: str
     lasts: float
@@ -137,6 +137,7 @@ class Ownership:
     _taken: dict[str, float] = field(default_factory=dict)  # jobs that are being taken over
     _leases: dict[str, _Read] = field(default_factory=dict)
     _unchanged: dict[str, tuple[tuple[Any, ...], float]] = field(default_factory=dict)
+    _dropped: set[str] = field(default_factory=set)  # jobs whose status cannot name anybody
 
     @property
     def waiting(self) -> int:
@@ -149,11 +150,16 @@ class Ownership:
         return OperatorView(lease=self.lease)
 
     def keeps(self, job: Meta, said: OperatorView | None) -> bool:
-        """Whether a job with this in its status is this operator's, or nobody's yet."""
-        return self.selection.has(job.namespace, job.labels) and said in {None, self.mine}
+        """Whether a job with this in its status is this operator's, as far as a status can say."""
+        if not self.selection.has(job.namespace, job.labels):
+            return False
+        return job.uid in self._dropped if said is None else said == self.mine
 
-    async def judge(self, job: Meta, said: OperatorView | None) -> Standing:
+    async def judge(self, job: Meta, said: OperatorView | None, *, known: bool) -> Standing:
         """Whose a job is that was just read, with this in its status.
+
+        Args:
+            known: whether some operator has looked after it before; see `is_known`.
 
         Raises:
             ClusterError: the Lease that it names could not be read.
@@ -161,8 +167,13 @@ class Ownership:
         if not self.selection.has(job.namespace, job.labels):
             self.forget(job.uid)
             return NOT_SELECTED
+        if said is None and known and job.uid not in self._dropped:
+            # Somebody deleted who has it, and passes of that one may go on for a while.
+            said = self.mine.model_copy(update={"taken_from": self.lease})
+            return Standing(ours=False, wait=0.0, claim=said)
         if said is None or said == self.mine:
-            self.forget(job.uid)
+            self._held.pop(job.uid, None)
+            self._taken.pop(job.uid, None)
             return OURS
         if said.lease == self.lease:
             return await self._taking(job, said.taken_from)
@@ -172,6 +183,25 @@ class Ownership:
         """The job is not waited for."""
         self._held.pop(uid, None)
         self._taken.pop(uid, None)
+        self._dropped.discard(uid)
+
+    async def take(self, body: Object, claim: OperatorView) -> bool:
+        """Write a claim into the job's status, and nothing else; False if the job has changed.
+
+        Definitions that are older than this operator drop it: only the Lease protects such a job.
+        """
+        meta = body["metadata"]
+        status = {**(body.get("status") or {}), "operator": claim.to_json()}
+        try:
+            written = await self.cluster.replace_status({**body, "status": status})
+        except (Conflict, NotFound):
+            return False
+        self._taken.pop(meta["uid"], None)
+        if operator_of(written) is None:
+            self._dropped.add(meta["uid"])
+        name = f"{meta['namespace']}/{meta['name']}"
+        _log.info("claimed: job=%s lease=%s from=%s", name, claim.lease, claim.taken_from)
+        return True
 
     async def _taking(self, job: Meta, other: str) -> Standing:
         """Passes of whoever had it may go on until they have to look again."""
@@ -277,25 +307,17 @@ def _labels(body: Object) -> Mapping[str, str]:
     return body["metadata"].get("labels") or {}
 
 
+def is_known(body: Object) -> bool:
+    """Whether some operator has looked after a job, whatever its status says of whom."""
+    return bool(body.get("status") or body["metadata"].get("finalizers"))
+
+
 def operator_of(body: Object) -> OperatorView | None:
     """What a job's status says of its operator, whoever wrote it; None if nobody can tell."""
     try:
         return OperatorView.model_validate((body.get("status") or {}).get("operator"))
     except ValidationError:
         return None
-
-
-async def claim(cluster: Cluster, body: Object, said: OperatorView) -> bool:
-    """Write it into the job's status, and nothing else; False if the object changed meanwhile."""
-    status = {**(body.get("status") or {}), "operator": said.to_json()}
-    try:
-        await cluster.replace_status({**body, "status": status})
-    except (Conflict, NotFound):
-        return False
-    meta = body["metadata"]
-    name = f"{meta['namespace']}/{meta['name']}"
-    _log.info("claimed: job=%s lease=%s from=%s", name, said.lease, said.taken_from)
-    return True
 
 
 async def lead(cluster: Cluster, job: Meta, snapshots: tuple[SnapshotView, ...]) -> bool:

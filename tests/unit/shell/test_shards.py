@@ -22,7 +22,7 @@ from moorage_operator.shards import (
     Ownership,
     Selection,
     Tenure,
-    claim,
+    is_known,
     operator_of,
     read_selection,
 )
@@ -102,7 +102,8 @@ class Scene:
         return self.api.get(JOB, "here", "clicks")
 
     async def judge(self):
-        return await self.own.judge(meta_of(self.body), operator_of(self.body))
+        said, known = operator_of(self.body), is_known(self.body)
+        return await self.own.judge(meta_of(self.body), said, known=known)
 
     def patch(self, kind, name, patch):
         self.api.patch(kind, "here" if kind == JOB else "ops", name, patch)
@@ -111,6 +112,35 @@ class Scene:
 @pytest.mark.parametrize("claimed", [None, "ops/b"])
 async def test_a_job_of_nobody_and_one_of_ours_are_ours_at_once(claimed):
     assert await Scene(claimed).judge() == OURS
+
+
+async def test_whose_operator_was_deleted_by_hand_is_waited_for_as_if_it_were_there():
+    """It may be another's, whose passes go on until they look again."""
+    scene = Scene("ops/other")
+    scene.api.create(lease(Selection()))
+    body = scene.body
+    del body["status"]["operator"]
+    await scene.cluster.replace_status(body)
+    standing = await scene.judge()
+    assert (standing.ours, standing.claim.taken_from) == (False, "ops/b")
+    assert await scene.own.take(scene.body, standing.claim)
+    assert (await scene.judge()).wait == 15.0
+    scene.now += 15.0
+    assert (await scene.judge()).claim == scene.own.mine
+
+
+async def test_definitions_that_drop_who_has_a_job_leave_it_to_the_lease(monkeypatch):
+    scene = Scene(None)
+    scene.api.set_status(JOB, "here", "clicks", phase="Running")
+    keep = scene.cluster.replace_status
+
+    async def drop(body):
+        return await keep({**body, "status": {"phase": "Running"}})
+
+    monkeypatch.setattr(scene.cluster, "replace_status", drop)
+    assert await scene.own.take(scene.body, (await scene.judge()).claim)
+    assert await scene.judge() == OURS
+    assert scene.own.keeps(meta_of(scene.body), None)
 
 
 @pytest.mark.parametrize("claimed", [None, "ops/b", "ops/other"])
@@ -157,10 +187,10 @@ async def test_a_job_whose_holder_lives_is_left_alone_and_people_hear_of_it():
 async def test_a_claim_changes_nothing_else_and_only_what_was_read():
     scene = Scene()
     old, standing = scene.body, await scene.judge()
-    assert await claim(scene.cluster, old, standing.claim)
+    assert await scene.own.take(old, standing.claim)
     said = {"lease": "ops/b", "takenFrom": "ops/other"}
     assert scene.body["status"] == {**old["status"], "operator": said}
-    assert not await claim(scene.cluster, old, standing.claim)
+    assert not await scene.own.take(old, standing.claim)
 
 
 @pytest.mark.parametrize("seconds", [None, 60])
@@ -176,7 +206,7 @@ async def test_what_was_taken_is_acted_on_once_whoever_had_it_must_have_looked_a
     scene.now += 0.1
     standing = await scene.judge()
     assert standing.claim == scene.own.mine
-    assert await claim(scene.cluster, scene.body, standing.claim)
+    assert await scene.own.take(scene.body, standing.claim)
     assert await scene.judge() == OURS
 
 
@@ -198,7 +228,7 @@ async def test_a_job_that_another_took_meanwhile_is_waited_for_anew():
     scene.now += 10.0
     scene.api.set_status(JOB, "here", "clicks", operator={"lease": "ops/third", "takenFrom": ""})
     standing = await scene.judge()
-    assert await claim(scene.cluster, scene.body, standing.claim)
+    assert await scene.own.take(scene.body, standing.claim)
     scene.now += 10.0
     standing = await scene.judge()
     assert (standing.claim, standing.wait) == (None, 15.0)
@@ -358,13 +388,13 @@ async def passes(cluster, own, leader, acting, chance, name):
 async def one_pass(cluster, own, leader, acting, chance, name, tick):
     since = tick()
     body = await cluster.get(JOB, "here", "clicks")
-    standing = await own.judge(meta_of(body), operator_of(body))
+    standing = await own.judge(meta_of(body), operator_of(body), known=is_known(body))
     if standing.claim is not None:
-        await claim(cluster, body, standing.claim)
+        await own.take(body, standing.claim)
     if not standing.ours:
         return
     if operator_of(body) is None:
-        await claim(cluster, body, own.mine)
+        await own.take(body, own.mine)
         return
     tenure = Tenure(own, meta_of(body), since)
     for _ in range(6):
@@ -402,10 +432,18 @@ async def an_hour(seed):
             label = chance.choice((None, "a", "b"))
             api.patch(JOB, "here", "clicks", {"metadata": {"labels": {SHARD: label}}})
 
+    async def forget():
+        """Somebody does by hand what the event says, though the other operator is not gone."""
+        while True:
+            await asyncio.sleep(chance.choice((20.0, 60.0, 90.0)))
+            body = api.get(JOB, "here", "clicks")
+            with suppress(ClusterError):
+                await MemoryCluster(api).replace_status({**body, "status": {"phase": "Running"}})
+
     # The rest, shards a and b, and one that somebody set up beside them by mistake.
     parts = (("rest", ""), ("a", "a"), ("b", "b"), ("mistake", ""))
     tasks = [asyncio.create_task(restless(lambda one=one: make(*one), chance)) for one in parts]
-    tasks.append(asyncio.create_task(move()))
+    tasks += [asyncio.create_task(move()), asyncio.create_task(forget())]
     done, _ = await asyncio.wait(tasks, timeout=3600.0, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
