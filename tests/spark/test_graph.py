@@ -1,10 +1,9 @@
 """What of a job only Spark can judge: output DDL, sources, and its own stateful operations."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
+from moorage_testing.pages import blocks
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
@@ -129,11 +128,8 @@ PAGES = {"docs/jobs.md": ["silence"], "README.md": ["count"]}
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_jobs_that_the_pages_show_can_be_built(spark, tmp_path, page):
-    text = (Path(__file__).parents[2] / page).read_text()
-    block = re.search(r"```python\n(.*?)```", text, re.DOTALL)
-    assert block is not None
     names: dict[str, Any] = {}
-    exec(compile(block[1], page, "exec"), names)  # noqa: S102 - the page is the test
+    exec(compile(blocks(page, "python")[0].code, page, "exec"), names)  # noqa: S102 - the page is the test
     (tmp_path / "in").mkdir()
     env = StreamEnvironment(spark, base_dir=str(tmp_path), staging=f"file://{tmp_path}/state")
     names["build"](env)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from moorage_testing.batches import KEYS, UNBOUNDED, add_batch, counted, start_a
 from moorage_testing.engine import Collect, input_stream, rows_of
 from moorage_testing.jobs import JobHome, kill_group
 from moorage_testing.oracle import newest_manifest
+from moorage_testing.pages import blocks
 
 from moorage import (
     CheckpointedFunction,
@@ -164,12 +164,11 @@ def test_keyed_rows_of_an_operator_meet_broadcast_rows(start, frame):
 
 
 def test_the_second_example_of_the_page_works(start, frame, tmp_path):
-    page = Path(__file__).parents[2] / "docs" / "operator-state.md"
-    block = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)[1]
+    block = blocks("docs/operator-state.md", "python")[1]
     for name in ("events", "rules"):
         (tmp_path / name).mkdir()
     names: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(block, str(page), "exec"), names)  # noqa: S102 - the page is the test
+    exec(compile(block.code, block.page, "exec"), names)  # noqa: S102 - the page is the test
 
     def build(env):
         env.base_dir = str(tmp_path)

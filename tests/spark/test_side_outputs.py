@@ -2,13 +2,12 @@
 
 # ruff: noqa: ARG002 - functions have the signature that the API gives them
 
-import re
 import runpy
-from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
 from moorage_testing.engine import Collect, input_stream, rows_of
+from moorage_testing.pages import blocks
 
 from moorage import (
     KeyedBatchFunction,
@@ -23,7 +22,7 @@ from moorage_state.errors import UserError
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).parents[2] / "docs" / "side-outputs.md"
+PAGE = "docs/side-outputs.md"
 
 EVENTS = "user string, n long, at timestamp"
 RULES = MapStateDescriptor("rules", "string", "long")
@@ -190,7 +189,7 @@ def test_what_is_wrong_with_a_row_is_said_with_its_side_output(spark, start):
 
 def test_the_example_of_the_documentation_does_what_it_says(spark, start, tmp_path):
     job = tmp_path / "job.py"
-    job.write_text(re.findall(r"```python\n(.+?)```", PAGE.read_text(), re.DOTALL)[0])
+    job.write_text(blocks(PAGE, "python")[0].code)
     example = runpy.run_path(str(job))
 
     def build(env):

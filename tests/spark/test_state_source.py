@@ -2,13 +2,13 @@
 
 import datetime
 import decimal
-import re
 from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from moorage_testing.pages import blocks
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
@@ -21,7 +21,7 @@ from moorage_state.errors import UserError
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).parents[2] / "docs" / "state-reader.md"
+PAGE = "docs/state-reader.md"
 D = decimal.Decimal
 KEYS: dict[str, list[Any]] = {
     "boolean": [True, False],
@@ -147,5 +147,5 @@ def test_the_examples_of_the_documentation_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"spark": spark, "savepoints": f"{tmp_path}/savepoints"}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102 - the page is the test
+    for block in blocks(PAGE, "python"):
+        exec(compile(block.code, PAGE, "exec"), names)  # noqa: S102 - the page is the test

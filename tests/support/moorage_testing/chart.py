@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from moorage_testing.pages import ROOT, script
+from moorage_testing.scripts import ROOT, script
 
 __all__ = ["CASES", "CHART", "NAMESPACE", "RELEASE", "ROOT", "chart_docs", "find_helm", "of_kind"]
 

@@ -1,21 +1,96 @@
-"""The pages of docs/ under test, and the scripts that make some of them."""
+"""Blocks of code in the pages of docs/: each runs, or is judged, or says why it cannot be.
 
-import importlib.util
+Behind the language of a block stands what tests have to know; the site leaves it out:
+
+    ```python                             run, after the page's blocks above it
+    ```python no-run="asks a cluster"     only compiled, for this reason
+    ```python run-by="tests/spark/x.py"   run by this test, which names the page
+    ```yaml as="values"                   values of the chart, not an object
+"""
+
+import doctest
+import io
+import re
 import sys
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
-__all__ = ["ROOT", "script"]
+from moorage.testing import run_job
+from moorage_testing.scripts import ROOT
 
-ROOT = Path(__file__).parents[3]
+__all__ = ["ROOT", "Block", "blocks", "pages", "run_python"]
+BLOCK = re.compile(r"^( *)```([a-z]+)([^\n`]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
+OPTION = re.compile(r'\s+([a-z-]+)="([^"]+)"')
+OPTIONS = {"no-run", "run-by", "as"}
 
 
-def script(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look for it there
-    spec.loader.exec_module(module)
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of a page; `line` is that of its first line."""
+
+    page: str
+    line: int
+    language: str
+    options: Mapping[str, str]
+    code: str
+
+
+def pages() -> list[str]:
+    """All pages that have blocks, from the root of the repository."""
+    places = ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md", "charts/moorage/*.md")
+    found = sorted({str(p.relative_to(ROOT)) for place in places for p in ROOT.glob(place)})
+    return [page for page in found if blocks(page)]
+
+
+def blocks(page: str, language: str | None = None) -> list[Block]:
+    """The blocks of a page that name a language, or name this one, in their order.
+
+    Raises:
+        ValueError: what stands behind the language is none of the options.
+    """
+    text = (ROOT / page).read_text()
+    found = []
+    for match in BLOCK.finditer(text):
+        indent, named, said, code = match.groups()
+        options = dict(OPTION.findall(said))
+        line = text.count("\n", 0, match.start()) + 2
+        if OPTION.sub("", said).strip() or not options.keys() <= OPTIONS:
+            raise ValueError(f"cannot read what a block says: page={page} line={line} said={said}")
+        code = re.sub(f"^{indent}", "", code, flags=re.MULTILINE)
+        found.append(Block(page, line, named, options, code))
+    return [block for block in found if language in (None, block.language)]
+
+
+def run_python(page: str, name: str = "page") -> ModuleType:
+    """Run the Python blocks of a page, in their order, as one module of this name.
+
+    Tests that a block defines are called; a job that it defines is built and run without input.
+    """
+    module = ModuleType(name)
+    sys.modules[name] = module
+    names = module.__dict__
+    for block in blocks(page, "python"):
+        if {"no-run", "run-by"} & block.options.keys():
+            continue
+        before = dict(names)
+        if block.code.startswith(">>>"):
+            _run_session(block, names)
+            continue
+        code = "\n" * (block.line - 1) + block.code  # so that a failure names the page's line
+        exec(compile(code, str(ROOT / page), "exec"), names)  # noqa: S102  our own pages
+        new = {key: value for key, value in names.items() if before.get(key) is not value}
+        for key, value in new.items():
+            if key.startswith("test_"):
+                value()
+        if "build" in new:
+            run_job(names["build"], {})
     return module
+
+
+def _run_session(block: Block, names: dict[str, Any]) -> None:
+    test = doctest.DocTestParser().get_doctest(block.code, names, block.page, None, block.line)
+    told = io.StringIO()
+    if doctest.DocTestRunner(verbose=False).run(test, out=told.write).failed:
+        raise AssertionError(told.getvalue())

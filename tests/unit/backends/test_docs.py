@@ -1,19 +1,18 @@
 """docs/state-backends.md: its examples run as they stand, and what they make can be used."""
 
-import re
 import sys
 import tempfile
 import threading
 import types
-from pathlib import Path
 
 import pytest
+from moorage_testing.pages import blocks
 
 from moorage_state.descriptors import ValueStateDescriptor
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.state_backends import HashMapStateBackend, load_state_backend
 
-PAGE = (Path(__file__).parents[3] / "docs" / "state-backends.md").read_text()
+PAGE = "docs/state-backends.md"
 
 
 @pytest.fixture
@@ -23,9 +22,9 @@ def names(tmp_path, monkeypatch):
     module = types.ModuleType("my_module")
     monkeypatch.setitem(sys.modules, "my_module", module)
     before = set(threading.enumerate())
-    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        code = block.replace("file:///data/checkpoints", f"file://{tmp_path}/checkpoints")
-        exec(compile(code, "docs/state-backends.md", "exec"), module.__dict__)  # noqa: S102 - the page is the test
+    for block in blocks(PAGE, "python"):
+        code = block.code.replace("file:///data/checkpoints", f"file://{tmp_path}/checkpoints")
+        exec(compile(code, PAGE, "exec"), module.__dict__)  # noqa: S102 - the page is the test
     for thread in set(threading.enumerate()) - before:
         thread.join(10)
     return module.__dict__

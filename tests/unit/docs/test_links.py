@@ -7,7 +7,7 @@ import re
 
 import pytest
 import yaml
-from moorage_testing.pages import ROOT, script
+from moorage_testing.scripts import ROOT, script
 
 SITE = script("site_pages")
 PAGES = [

@@ -1,13 +1,11 @@
 """A subtask whose function has state of its own: when it is asked, and what it is told."""
 
-import re
 from itertools import pairwise
 from operator import itemgetter
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
+from moorage_testing.pages import run_python
 
 from moorage import (
     CheckpointedFunction,
@@ -214,14 +212,9 @@ def test_what_is_not_there_is_said(operator, mixed, function, message):
 
 # --- the page that explains it --------------------------------------------------------------------
 
-PAGE = Path(__file__).parents[3] / "docs" / "operator-state.md"
-
 
 def test_the_first_example_of_the_page_works(operator, batch):
-    block = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
-    names: dict[str, Any] = {}
-    exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102 - the page is the test
-    example = names["SendInThrees"]
+    example = run_python("docs/operator-state.md").SendInThrees
     stream = pa.schema([("user", pa.string()), ("amount", pa.int64())])
     columns = {"columns": ("user", "amount")}
     rows = batch(("a", 1), ("a", 2), stream=stream)

@@ -2,14 +2,13 @@
 
 # ruff: noqa: ARG001, ARG002, ARG005 - functions have the signature that the API gives them
 
-import re
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from tempfile import mkstemp
 from typing import Any
 
 import pytest
+from moorage_testing.pages import run_python
 
 from moorage import (
     CheckpointedFunction,
@@ -388,18 +387,9 @@ def test_without_room_for_what_visits_change_the_epoch_fails_as_a_full_disk(epoc
 
 # --- the page that explains it --------------------------------------------------------------------
 
-PAGE = Path(__file__).parents[3] / "docs" / "operator-state.md"
-
 
 def test_the_third_example_of_the_page_works(operator, mixed):
-    block = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[2]
-    names: dict[str, Any] = {
-        "KeyedBroadcastProcessFunction": KeyedBroadcastProcessFunction,
-        "SPENT": ValueStateDescriptor("spent", "long"),
-    }
-    exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102 - the page is the test
-
-    limited: Any = names["Limited"]
+    limited: Any = run_python("docs/operator-state.md").Limited
 
     class Spends(limited):  # type: ignore[misc]  # made by the page
         def process_element(self, row, ctx):

@@ -2,9 +2,10 @@
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from moorage_testing import contract_kinds, contract_ttl
+from moorage_testing.pages import run_python
 
 from moorage import RuntimeContext
 from moorage_state.keyed import KeyedStateStore
@@ -41,9 +42,7 @@ def test_every_promise_names_a_test_and_every_body_is_a_promise():
 
 
 def test_the_examples_run(fake_range, at_key):
-    names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(compile(block, "docs/state.md", "exec"), names)  # noqa: S102 - the page is the test
+    names = vars(run_python("docs/state.md"))
     assert names["sessions"].ttl.ttl_ms == 30 * 60 * 1000
     store = KeyedStateStore(fake_range, 1, now_ms=1)
     visits = names["Visits"]()

@@ -1,0 +1,181 @@
+"""What is wrong with a block of code in a page, as far as can be told without running it."""
+
+import ast
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+import jsonschema
+import typer
+import yaml
+
+from moorage.cli.app import app
+from moorage.cli.cluster_jobs import plugin
+from moorage_api import ManifestError
+from moorage_api.crds import job_crd, snapshot_crd
+from moorage_api.manifest import parse_manifest
+from moorage_testing.crd import Judge
+from moorage_testing.pages import Block
+from moorage_testing.scripts import ROOT
+
+__all__ = ["faults"]
+
+# A fragment of a job's manifest is judged as part of this one.
+JOB: dict[str, Any] = {
+    "apiVersion": "moorage.dev/v1alpha1",
+    "kind": "StatefulSparkJob",
+    "metadata": {"name": "job", "namespace": "streams"},
+    "spec": {
+        "image": "job:1",
+        "application": {"mainFile": "local:///app/job.py"},
+        "scaling": {"parallelism": 2, "maxParallelism": 128},
+        "state": {"checkpointDir": "s3://bucket/job", "savepointDir": "s3://bucket/savepoints"},
+    },
+}
+
+
+def faults(block: Block) -> Iterator[str]:
+    """What is wrong with a block, as far as can be told without running it."""
+    test = block.options.get("run-by")
+    if test and not (ROOT / test).is_file():
+        yield f"there is no such test: {test}"
+    elif test and Path(block.page).name not in (ROOT / test).read_text():
+        yield f"the test does not name the page: {test}"
+    yield from JUDGES[block.language](block) if block.language in JUDGES else ()
+
+
+def _python(block: Block) -> Iterator[str]:
+    if not block.code.startswith(">>>"):
+        ast.parse(block.code)
+    return iter(())
+
+
+def _json(block: Block) -> Iterator[str]:
+    json.loads(block.code)
+    return iter(())
+
+
+def _yaml(block: Block) -> Iterator[str]:
+    if block.options.get("as") == "values":
+        yield from _values(yaml.safe_load(block.code))
+        return
+    for given in yaml.safe_load_all(block.code):
+        if given.keys() <= {"metadata", "spec", "status"}:
+            yield from _object(_joined(JOB, given))
+        elif str(given.get("apiVersion", "")).startswith("moorage.dev/"):
+            yield from _object(given)
+        elif not {"apiVersion", "kind"} <= given.keys():
+            yield f'no object and no part of a job; are these values, as="values"? {given}'
+
+
+def _object(given: dict[str, Any]) -> Iterator[str]:
+    """One of our kinds, as `moorage run` reads it; if it is for a cluster, as its server does."""
+    spec = {key: value for key, value in given.items() if key != "status"}
+    main = str(given["spec"].get("application", {}).get("mainFile", "local://"))
+    if given["kind"] == "StatefulSparkJob":
+        try:
+            parse_manifest(yaml.safe_dump(spec).encode(), "page")
+        except ManifestError as error:
+            yield str(error)
+    if main.startswith("local://"):
+        judge = _judges()[given["kind"]]
+        yield from judge.faults(given)
+        yield from _lost(given, judge.stored(given), "")
+
+
+def _lost(given: Any, stored: Any, path: str) -> Iterator[str]:
+    """What the server would drop, since the definition does not know it."""
+    for key in given if isinstance(given, dict) else ():
+        if key not in stored:
+            yield f"unknown field: {path}.{key}"
+        else:
+            yield from _lost(given[key], stored[key], f"{path}.{key}")
+
+
+def _joined(base: Any, given: Any) -> Any:
+    """The fragment within the whole; where both have a mapping, key by key."""
+    if not (isinstance(base, dict) and isinstance(given, dict)):
+        return given
+    both = base.keys() & given.keys()
+    return {**base, **given, **{key: _joined(base[key], given[key]) for key in both}}
+
+
+def _values(given: Any) -> Iterator[str]:
+    schema = json.loads((ROOT / "charts" / "moorage" / "values.schema.json").read_text())
+    values = yaml.safe_load((ROOT / "charts" / "moorage" / "values.yaml").read_text())
+    for error in jsonschema.Draft7Validator(schema).iter_errors(_joined(values, given)):
+        yield error.message
+
+
+@cache
+def _judges() -> dict[str, Judge]:
+    return {crd["spec"]["names"]["kind"]: Judge(crd) for crd in (job_crd(), snapshot_crd())}
+
+
+def _shell(block: Block) -> Iterator[str]:
+    """Syntax; commands, options, targets of make and files that are ours are there."""
+    done = subprocess.run(
+        ["bash", "-n"], input=block.code, text=True, capture_output=True, check=False
+    )
+    if done.returncode:
+        yield done.stderr
+        return
+    for line in re.split(r"\n|\||;|&&|\$\(", block.code.replace("\\\n", " ")):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:  # a text over several lines, which is no command of ours
+            continue
+        while words and (words[0] in {"do", "then", "exec"} or "=" in words[0]):
+            words = words[1:]
+        if "--" in words:  # kubectl exec ... -- moorage ...
+            yield from _command(words[words.index("--") + 1 :])
+            words = words[: words.index("--")]
+        yield from _command(words)
+
+
+def _command(words: list[str]) -> Iterator[str]:
+    match [Path(words[0]).name, *words[1:]] if words else []:
+        case ["moorage", *rest]:
+            yield from _options("moorage", typer.main.get_command(app), rest)
+        case ["kubectl", "moorage", *rest]:
+            yield from _options("kubectl moorage", typer.main.get_command(plugin), rest)
+        case ["make", *rest]:
+            made = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            for target in (word for word in rest if "=" not in word and word[0] != "-"):
+                if target not in made:
+                    yield f"make has no target: {target}"
+        case ["kubectl" | "docker" | "python" | "helm", *rest]:
+            for word in rest:
+                if (
+                    word.startswith(("examples/", "charts/", "crds/"))
+                    and not (ROOT / word).exists()
+                ):
+                    yield f"there is no such file: {word}"
+        case _:
+            return
+
+
+def _options(told: str, command: Any, words: list[str]) -> Iterator[str]:
+    """Words after a command: those of a group name another one, options must be known."""
+    while isinstance(command, click.Group) or hasattr(command, "commands"):
+        names = [word for word in words if not word.startswith("-")]
+        if not names or names[0] not in command.commands:
+            if names or not words:
+                yield f"{told} has no command: {names[:1]}"
+            return
+        words = words[words.index(names[0]) + 1 :]
+        command, told = command.commands[names[0]], f"{told} {names[0]}"
+    known = {"--help"}.union(*(one.opts + one.secondary_opts for one in command.params))
+    for word in words:
+        option = word.partition("=")[0]
+        if option.startswith("--") and option not in known:
+            yield f"{told} has no option: {option}"
+
+
+JUDGES = {"python": _python, "json": _json, "yaml": _yaml, "sh": _shell}

@@ -1,0 +1,65 @@
+"""Every block of code in the pages runs, or is judged, or says why it cannot be."""
+
+import sys
+import tempfile
+from types import ModuleType
+
+import pytest
+from moorage_testing.page_faults import faults
+from moorage_testing.pages import ROOT, Block, blocks, pages, run_python
+
+PAGES = pages()
+ALL = [block for page in PAGES for block in blocks(page)]
+# Pages whose own test runs them, since it looks at what they made.
+OWN = {"docs/state-backends.md": "tests/unit/backends/test_docs.py"}
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """The module `job` of which pages speak: the README's, with the function of docs/jobs.md."""
+    made = ModuleType("job")
+    jobs = {**vars(run_python("docs/jobs.md")), **vars(run_python("README.md"))}
+    vars(made).update({name: value for name, value in jobs.items() if name[0] != "_"})
+    monkeypatch.setitem(sys.modules, "job", made)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in OWN])
+@pytest.mark.usefixtures("job")
+def test_the_python_of_a_page_runs_from_its_first_block_to_its_last(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run_python(page)
+
+
+@pytest.mark.parametrize("block", ALL, ids=lambda block: f"{block.page}:{block.line}")
+def test_a_block_is_what_it_says_and_names_only_what_is_there(block):
+    assert list(faults(block)) == []
+
+
+def test_pages_with_a_test_of_their_own_are_run_by_it():
+    assert [page for page, test in OWN.items() if page not in (ROOT / test).read_text()] == []
+
+
+WRONG = {
+    "python": "def f(:",
+    "json": "{",
+    "yaml": "spec: {scaling: {paralelism: 2}}",
+    "sh": "moorage run job.yaml --parallelsim 4",
+}
+
+
+@pytest.mark.parametrize("language", WRONG)
+def test_a_block_with_a_mistake_is_found(language):
+    block = Block("docs/x.md", 1, language, {}, WRONG[language])
+    try:
+        assert list(faults(block))
+    except (SyntaxError, ValueError):
+        assert language in {"python", "json"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["moorage rnu x", "make tset", "kubectl apply -f crds/none.yaml", "echo $(", "x | moorage y"],
+)
+def test_a_command_that_there_is_not_is_found(code):
+    assert list(faults(Block("docs/x.md", 1, "sh", {}, code)))
