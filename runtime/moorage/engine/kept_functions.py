@@ -2,7 +2,7 @@
 
 A worker has at most one of an operator, whichever of its subtasks it runs. An instance is out of
 here while it runs, and comes back only from an attempt that succeeded: nothing that a failure left
-behind goes on. Called by the subtask.
+behind goes on. Called by the subtask, and at its end by who runs a job in one process.
 """
 
 import logging
@@ -44,6 +44,12 @@ def give_back(plan: SubtaskPlan, function: KeyedProcessFunction) -> None:
         _kept[plan.lineage, plan.uid] = _Kept(plan.run, function)
     else:
         function.close()
+
+
+def forget(lineage: str) -> None:
+    """Close what is kept of a lineage whose workers end, as they would in a crash."""
+    for place in [place for place in _kept if place[0] == lineage]:
+        close(_kept.pop(place).function, place[1])
 
 
 def close(function: KeyedProcessFunction, uid: str) -> None:

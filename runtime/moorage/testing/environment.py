@@ -39,8 +39,8 @@ class TestEnvironment(StreamEnvironment):
 
     def __init__(self, args: tuple[str, ...] = ()) -> None:
         nothing: Any = None
-        # Sinks resolve their paths, and are not opened.
-        super().__init__(nothing, args=args, base_dir=str(Path.cwd()))
+        # Sinks resolve their paths, and are not opened; those of functions want a place to stage.
+        super().__init__(nothing, args=args, base_dir=str(Path.cwd()), staging="memory://nowhere")
 
     def read_stream(
         self,

@@ -20,24 +20,26 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from moorage.api.declarations import arrow_schema
+from moorage.api.functions import KeyedProcessFunction
 from moorage.api.graph import JobGraph
 from moorage.api.sinks import StageId
-from moorage.engine.acks import EpochOutcome
+from moorage.engine.acks import EpochOutcome, decode_ack
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.event_time import JobClocks, Watermarks
 from moorage.engine.fleet import RangeFleet
+from moorage.engine.kept_functions import forget
 from moorage.engine.operator_states import OperatorMove, OperatorStates, redistribute
 from moorage.engine.placement import LocalPlacement
 from moorage.engine.plan import EpochFrame, EpochPlan, EpochPlanner
 from moorage.engine.range_access import BoundRange, ServerConnection, ServerDoor
 from moorage.engine.subtask import run_subtask
-from moorage.engine.subtask_plan import SubtaskPlan
-from moorage.engine.task_failures import SubtaskFailure, UserFunctionError
+from moorage.engine.subtask_plan import NEVER, SubtaskPlan
+from moorage.engine.task_failures import SubtaskFailure, UserFunctionError, failure_of
 from moorage.testing.shuffle import Shuffle, input_table
-from moorage_state.errors import UserError
+from moorage_state.errors import MoorageError, UserError
 from moorage_state.keyed.schema import StateSchema
-from moorage_state.keygroups import KeyGroupRange, range_of
+from moorage_state.keygroups import MAX_PARALLELISM_LIMIT, KeyGroupRange, range_of
 from moorage_state.operator_state import OperatorStateSchema
 from moorage_state.server.exchange import InProcessClient
 from moorage_state.server.host import RangeHost
@@ -46,10 +48,17 @@ from moorage_state.state_backends import HashMapStateBackend
 from moorage_state.stores.memory import MemoryStore
 
 _DOOR = ServerDoor("in process")
-_LINEAGE = "in-process"
-_BATCH_ROWS = 1024
 _names = count()
 _runs = count(1)
+
+
+def require_whole(name: str, value: Any, least: int, most: int) -> None:
+    """Raise UserError for what is no whole number from `least` to `most`."""
+    # True and False are numbers to Python, and never what was meant.
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise UserError(
+            f"{name} is a whole number from {least} to {most}: {name}={value!r:.80}; give one"
+        )
 
 
 class InProcessServers:
@@ -219,12 +228,15 @@ class _Store:
             MemoryStore.forget(self._name)
 
 
-Attempt = Callable[[int], tuple[list[bytes], StagedFrames]]
-"""Runs an attempt at an epoch, with batches of so many rows at the most."""
+Unpickle = Callable[[bytes], KeyedProcessFunction]
+"""Makes of a pickled function the instance of one subtask."""
+
+Attempt = Callable[[Unpickle], tuple[list[bytes], StagedFrames]]
+"""Runs an attempt at an epoch."""
 
 
 def _once(attempt: Attempt) -> list[bytes]:
-    return attempt(_BATCH_ROWS)[0]
+    return attempt(cloudpickle.loads)[0]
 
 
 class InProcessPlanner(EpochPlanner):
@@ -232,8 +244,10 @@ class InProcessPlanner(EpochPlanner):
 
     Attributes:
         rehearse: runs the attempts at each epoch and gives the acknowledgements of the last.
+        batch_rows: how many rows a subtask gets at once, at the most.
     """
 
+    batch_rows = 1024
     rehearse: Callable[[Attempt], list[bytes]] = staticmethod(_once)
 
     def __init__(
@@ -245,20 +259,23 @@ class InProcessPlanner(EpochPlanner):
 
     def plan(self, spec: EpochPlan, batch: Any) -> EpochFrame:
         """See `EpochPlanner.plan`; `batch` has tables by uid of their input."""
+        dumps: Callable[[Any], bytes] = cloudpickle.dumps
+        # Before any attempt: a clock that one of them moves cannot be pickled by its name.
+        pickled = {operator.uid: dumps(operator.function) for operator in self.graph.operators}
 
-        def attempt(batch_rows: int) -> tuple[list[bytes], StagedFrames]:
+        def attempt(unpickle: Unpickle) -> tuple[list[bytes], StagedFrames]:
             staged = StagedFrames()
 
             def run(
                 plan: SubtaskPlan, batches: Iterator[pa.RecordBatch]
             ) -> Iterator[pa.RecordBatch]:
                 # An instance for each subtask and epoch, as executors make them.
-                mine = cloudpickle.loads(cloudpickle.dumps(plan.function))  # type: ignore[no-untyped-call]  # pyspark's copy has no types
+                mine = unpickle(pickled[plan.uid])
                 return run_subtask(
                     replace(plan, function=mine), batches, lambda *_: staged.client(self._host)
                 )
 
-            return Shuffle(self, spec, batch or {}, run, batch_rows).acks(), staged
+            return Shuffle(self, spec, batch or {}, run, self.batch_rows).acks(), staged
 
         frame: Any = _Frame(lambda: self.rehearse(attempt))
         return EpochFrame(frame, ())
@@ -294,21 +311,30 @@ class InProcessJob:
         restore: Snapshot | None = None,
     ) -> None:
         graph.check()
+        require_whole("max_parallelism", max_parallelism, 1, MAX_PARALLELISM_LIMIT)
+        require_whole("parallelism", parallelism, 1, max_parallelism)
+        if restore is not None:
+            require_snapshot(restore)
+            _require_fitting(restore, max_parallelism)
         self.graph = graph
         self._token = "in-process"  # noqa: S105 - nobody asks for it
+        self.lineage = f"in-process-{next(_names)}"
         directory = Path(tempfile.mkdtemp(prefix="moorage-test-"))
         self._host = RangeHost(directory, HashMapStateBackend())
-        self._end = finalize(self, _end, self._host, directory)
-        self.planner = InProcessPlanner(graph, self._host, parallelism, max_parallelism)
-        self.planner.clocks = clocks or self.planner.clocks
-        uids = [operator.uid for operator in graph.operators]
-        self._stores = _Store()
-        self._url = self._stores.url
-        self.fleet = RangeFleet(
-            InProcessServers(self._host), uids, parallelism, max_parallelism, self._url
-        )
-        self._snapshots = 0
-        self.runner = self._begin(uids, clock, restore)
+        self._end = finalize(self, _end, self._host, directory, self.lineage)
+        try:
+            self.planner = InProcessPlanner(graph, self._host, parallelism, max_parallelism)
+            self.planner.clocks = clocks or self.planner.clocks
+            uids = [operator.uid for operator in graph.operators]
+            self._stores = _Store()
+            self._url = self._stores.url
+            servers = InProcessServers(self._host)
+            self.fleet = RangeFleet(servers, uids, parallelism, max_parallelism, self._url)
+            self._snapshots = 0
+            self.runner = self._begin(uids, clock, restore)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -337,7 +363,7 @@ class InProcessJob:
         try:
             return self.runner.run(tables)
         except UserFunctionError as error:
-            raise _of_the_job(error) from None
+            raise _of_the_job(error, error.__cause__) from None
 
     def snapshot(self) -> Snapshot:
         """A checkpoint of what is committed."""
@@ -361,6 +387,37 @@ class InProcessJob:
         self._stores.hold(taken)
         return taken
 
+    def declared(self) -> dict[str, tuple[StateSchema, ...]]:
+        """By operator uid, the states that are known when functions are open and have no row yet.
+
+        An attempt without rows and time is made for it, of which nothing stays.
+
+        Raises:
+            UserError: a function cannot read what is there.
+            Exception: what code of the job raised, with a note where.
+        """
+        runner, identity = self.runner, self._identity
+        uids = [operator.uid for operator in self.graph.operators]
+        nothing_due = (NEVER,) * self.planner.parallelism
+        plan = EpochPlan(
+            lineage=identity.lineage,
+            run=identity.run,
+            epoch=runner.epoch + 1,
+            watermarks=Watermarks.at_first(self.planner.clocks),
+            now_ms=0,
+            next_timers=dict.fromkeys(uids, nothing_due),
+            token=identity.token,
+            ranges={uid: self.fleet.leased(uid) for uid in uids},
+            schemas=runner.schemas,
+            operator_states=runner.operator_states.plans(self.graph),
+        )
+        try:
+            rows = self.planner.plan(plan, {}).acks.collect()
+        except SubtaskFailure as failure:
+            raise _of_the_job(failure_of(failure), failure) from None
+        acks = [decode_ack(row[ACK_COLUMN]) for row in rows]
+        return {ack.uid: tuple(ack.schemas) for ack in acks}
+
     def ranges(self, uid: str) -> list[BoundRange]:
         """By subtask, the range of an operator at its committed version, to be read."""
         epoch, client = self.runner.epoch + 1, InProcessClient.of(self._host)
@@ -371,7 +428,7 @@ class InProcessJob:
     ) -> EpochRunner:
         # What is restored says whose it was, and that was another run.
         run = f"f{next(_runs)}r0"
-        identity = RunIdentity(_LINEAGE, run, self._token)
+        self._identity = identity = RunIdentity(self.lineage, run, self._token)
         graph, planner, fleet = self.graph, self.planner, self.fleet
         empty = Watermarks.at_first(planner.clocks)
         if restore is None:
@@ -380,7 +437,6 @@ class InProcessJob:
                 graph, planner, fleet, planner.parallelism, identity,
                 epoch=0, watermarks=empty, schemas={}, clock=clock,
             )  # fmt: skip
-        self._require_fitting(restore)
         fleet.open(run, restore.epoch, restore.handles, restore.checkpoint_id, restore.url)
         epoch = self._redistributed(uids, restore)
         kept = restore.watermarks
@@ -393,14 +449,6 @@ class InProcessJob:
             epoch=epoch, watermarks=marks, schemas=restore.schemas, operator_states=states,
             now_ms=restore.now_ms, restored=True, clock=clock,
         )  # fmt: skip
-
-    def _require_fitting(self, restore: Snapshot) -> None:
-        most = self.planner.max_parallelism
-        if restore.max_parallelism != most:
-            raise UserError(
-                f"a snapshot is restored with the max_parallelism that it was taken with: "
-                f"snapshot={restore.max_parallelism} now={most}"
-            )
 
     def _redistributed(self, uids: list[str], restore: Snapshot) -> int:
         before = [
@@ -420,17 +468,34 @@ class InProcessJob:
         )
 
 
-def _end(host: RangeHost, directory: Path) -> None:
+def require_snapshot(given: Any) -> None:
+    """Raise UserError for what is no snapshot."""
+    if not isinstance(given, Snapshot):
+        raise UserError(
+            f"what is restored is what snapshot() gave: got={type(given).__name__}; give that"
+        )
+
+
+def _require_fitting(restore: Snapshot, max_parallelism: int) -> None:
+    if restore.max_parallelism != max_parallelism:
+        raise UserError(
+            f"a snapshot is restored with the max_parallelism that it was taken with: "
+            f"snapshot={restore.max_parallelism} now={max_parallelism}; give "
+            f"max_parallelism={restore.max_parallelism}"
+        )
+
+
+def _end(host: RangeHost, directory: Path, lineage: str) -> None:
+    forget(lineage)
     host.close()
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _of_the_job(error: UserFunctionError) -> BaseException:
-    """What the job's own code raised, with a note that says on what."""
-    cause: BaseException | None = error
+def _of_the_job(error: MoorageError, cause: BaseException | None) -> BaseException:
+    """What the job's own code raised, with a note that says on what; else the error itself."""
     while cause is not None and not isinstance(cause, SubtaskFailure):
         cause = cause.__cause__
-    if cause is None or cause.__cause__ is None:
+    if not isinstance(error, UserFunctionError) or cause is None or cause.__cause__ is None:
         return error
     own = cause.__cause__
     with suppress(AttributeError):

@@ -4,51 +4,33 @@ What Flink's KeyedOneInputStreamOperatorTestHarness is there. Called by the test
 function runs in the engine's own subtasks, on state as jobs have it, see `in_process`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from itertools import chain
 from typing import Any, Self
 
-import msgspec
-
-from moorage.api.functions import MAX_WATERMARK, KeyedProcessFunction, OutputTag
+from moorage.api.functions import KeyedProcessFunction, OutputTag
 from moorage.api.streams import DataStream, KeyedStream
-from moorage.engine.event_time import InputClock, InputTime, JobClocks, SourceTime
-from moorage.engine.range_access import BoundRange
+from moorage.engine.event_time import InputClock, InputTime, JobClocks, SourceTime, Watermarks
 from moorage.engine.rows import TupleReader
+from moorage.testing.committed_state import CommittedState
 from moorage.testing.environment import TestEnvironment
-from moorage.testing.in_process import Collector, InProcessJob, Snapshot
+from moorage.testing.in_process import (
+    Collector,
+    InProcessJob,
+    Snapshot,
+    require_snapshot,
+    require_whole,
+)
 from moorage.testing.replay import Replay
-from moorage_state.canonical.hashing import key_groups
-from moorage_state.descriptors import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-)
 from moorage_state.errors import UserError
-from moorage_state.keyed import KeyedStateStore, TimeDomain
-from moorage_state.keyed.schema import StateSchema
-from moorage_state.keygroups import KeyGroupRange, owner, range_of
-from moorage_state.keylayout import (
-    EVENT_TIMERS,
-    KEY_AT,
-    KEYED_STATE,
-    PROCESSING_TIMERS,
-    key_prefix,
-    prefix_of,
-    timer_parts,
-)
-from moorage_state.keys import KeyCodec
-from moorage_state.timetolive import StateTtlConfig
+from moorage_state.keyed import TimeDomain
 
 _UID, _INPUT, _GIVEN = "function", "rows", "given"
+_MOST_ROWS = 1 << 20
+_LAST_MS = (1 << 62) - 1
 Applied = Callable[[KeyedStream], DataStream]
 """Makes of a keyed stream what is tested, such as `lambda s: s.window(...).aggregate(...)`."""
-
-_ALL = 1 << 31
-_KINDS = {TimeDomain.EVENT_TIME: EVENT_TIMERS, TimeDomain.PROCESSING_TIME: PROCESSING_TIMERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +44,24 @@ class _Setting:
     max_delay: str | None
     options: dict[str, Any]
     max_parallelism: int
+    batch_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """One version of the function, at work.
+
+    Attributes:
+        collectors: by side output, "" for the main one, where its rows arrive.
+        readers: makes named tuples of them.
+    """
+
+    function: KeyedProcessFunction | Applied
+    uid: str
+    job: InProcessJob
+    state: CommittedState
+    collectors: dict[str, Collector]
+    readers: dict[str, TupleReader]
 
 
 class KeyedHarness:
@@ -79,6 +79,7 @@ class KeyedHarness:
         event_time: the column of event time. The watermark is what `process_watermark` says; with
             `max_delay` it follows the rows as in a job.
         now_ms: processing time at the begin.
+        batch_rows: how many rows a `KeyedBatchFunction` gets in one call, at the most.
         options: further arguments of `KeyedStream.process`, such as `side_outputs`.
 
     Raises:
@@ -97,29 +98,43 @@ class KeyedHarness:
         parallelism: int = 1,
         max_parallelism: int = 128,
         now_ms: int = 0,
+        batch_rows: int = 1024,
         restore: Snapshot | None = None,
         **options: Any,
     ) -> None:
         keys = (key_by,) if isinstance(key_by, str) else tuple(key_by)
         self._setting = _Setting(
-            schema, keys, output, event_time, max_delay, options, max_parallelism
+            schema, keys, output, event_time, max_delay, options, max_parallelism, batch_rows
         )
-        self._function = function
-        self._now_ms = max(now_ms, restore.now_ms if restore else 0)
+        if max_delay is not None and event_time is None:
+            raise UserError(
+                f"event time has a delay where it is declared: max_delay={max_delay}; give "
+                f"event_time=... too, the column that holds it"
+            )
+        require_whole("batch_rows", batch_rows, 1, _MOST_ROWS)
+        require_whole("now_ms", now_ms, 0, _LAST_MS)
+        self._now_ms = now_ms
         self._sent: dict[str, list[Any]] = {}
-        self._job: InProcessJob
-        self._uid = _UID
-        self._open(function, parallelism, restore)
+        self._closed = False
+        self._started = self._start(function, parallelism, restore)
+        self._go_on(self._started)
+        if restore is not None:
+            self._now_ms = max(now_ms, restore.now_ms)
 
     def __enter__(self) -> Self:
+        self._running  # noqa: B018 - refuses one that is closed
         return self
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End it; idempotent. Snapshots that were taken stay."""
-        self._job.close()
+        """End it, and close a long-lived function; idempotent.
+
+        Snapshots that were taken stay, and so does what was sent. All else is refused afterwards.
+        """
+        self._closed = True
+        self._started.job.close()
 
     # -- rows and time ---------------------------------------------------------------------
 
@@ -130,8 +145,15 @@ class KeyedHarness:
             UserError: a row does not fit the stream.
             Exception: what the function raised, with a note that names the key.
         """
-        self._job.epoch({_INPUT: rows})
-        return self._collect()
+        running = self._running
+        running.job.epoch({_INPUT: rows})
+        found: list[Any] = []
+        for name, collector in running.collectors.items():
+            sent = list(chain.from_iterable(map(running.readers[name].rows, collector.take())))
+            self._sent[name] += sent
+            if not name:
+                found = sent
+        return found
 
     def process_watermark(self, timestamp: int) -> list[Any]:
         """Let event time have come so far; what timers sent.
@@ -139,7 +161,8 @@ class KeyedHarness:
         Raises:
             UserError: no event time is declared, rows move the watermark, or it would go back.
         """
-        runner = self._job.runner
+        runner = self._running.job.runner
+        require_whole("timestamp", timestamp, -_LAST_MS, _LAST_MS)
         if self._setting.event_time is None or self._setting.max_delay is not None:
             raise UserError(
                 "a watermark is given where event_time is declared and max_delay is not: "
@@ -150,8 +173,7 @@ class KeyedHarness:
                 f"a watermark does not go back: given={timestamp} is={self.current_watermark()}"
             )
         reached = InputTime(SourceTime(timestamp + 1))
-        runner.watermarks = replace(runner.watermarks, inputs={_GIVEN: reached})
-        return self.process()
+        return self._process_at(replace(runner.watermarks, inputs={_GIVEN: reached}))
 
     def set_processing_time(self, now_ms: int) -> list[Any]:
         """Let it be so late, in milliseconds; what timers sent.
@@ -159,6 +181,8 @@ class KeyedHarness:
         Raises:
             UserError: it would go back.
         """
+        self._running  # noqa: B018 - refuses one that is closed
+        require_whole("now_ms", now_ms, 0, _LAST_MS)
         if now_ms < self._now_ms:
             raise UserError(f"processing time does not go back: given={now_ms} is={self._now_ms}")
         self._now_ms = now_ms
@@ -166,12 +190,11 @@ class KeyedHarness:
 
     def end_input(self) -> list[Any]:
         """Let the input end: every event-time timer fires; what they sent."""
-        self._job.runner.watermarks = self._job.runner.watermarks.drain()
-        return self.process()
+        return self._process_at(self._running.job.runner.watermarks.drain())
 
     def current_watermark(self) -> int:
         """The watermark of the next epoch; `NO_WATERMARK` before the first."""
-        return self._job.runner.watermarks.of(self._uid)
+        return self._running.job.runner.watermarks.of(self._running.uid)
 
     # -- what came of it -------------------------------------------------------------------
 
@@ -194,12 +217,7 @@ class KeyedHarness:
 
     def keys(self) -> list[Any]:
         """The keys that have state or timers, in the order of their key groups."""
-        found: dict[Any, None] = {}
-        codec = self._codec
-        for bound, groups in self._subtasks():
-            for _, raw in _stored_keys(bound, groups):
-                found[_bare(codec.decode(raw))] = None
-        return list(found)
+        return self._running.state.keys()
 
     def state(self, name: str, key: Any, namespace: tuple[Any, ...] | None = None) -> Any:
         """What a key has in a state, as committed: a value, a list, a dict; None for nothing.
@@ -210,60 +228,38 @@ class KeyedHarness:
             namespace: for a state that has them, such as the (start, end) of a window.
 
         Raises:
-            UserError: no state of this name was declared; or it has namespaces and none is given.
+            UserError: no state of this name was declared; it has namespaces and none is given; or
+                the key or namespace is none of this stream.
         """
-        schemas = {schema.name: schema for schema in self._job.runner.schemas.get(self._uid, ())}
-        if name not in schemas:
-            raise UserError(f"no such state: state={name} known={sorted(schemas)}")
-        schema = schemas[name]
-        if bool(schema.namespace_types) != (namespace is not None):
-            has = ", ".join(schema.namespace_types) or "none"
-            raise UserError(f"a state has namespaces or not: state={name} namespaces={has}")
-        group, raw = self._place(key)
-        count, most = self._job.planner.parallelism, self._setting.max_parallelism
-        subtask = owner(group, count, most)
-        runner = self._job.runner
-        read_as = _descriptor(schema)
-        known = msgspec.structs.replace(schema, kind=read_as.kind)
-        store = KeyedStateStore(
-            self._job.ranges(self._uid)[subtask],
-            runner.epoch + 1,
-            [known],
-            now_ms=self._now_ms,
-            groups=range_of(subtask, count, most),
-        )
-        if namespace is None:
-            handle = store.state(read_as)
-        else:
-            handle = store.namespaced_state(read_as, schema.namespace_types)
-        store.begin_chunk([key_prefix(group, raw)])
-        store.switch_to(0)
-        if namespace is not None:
-            handle = handle.set_current_namespace(namespace)
-        return _read(schema, handle)
+        return self._running.state.state(name, key, namespace)
 
     def timers(self, key: Any, domain: TimeDomain = TimeDomain.EVENT_TIME) -> list[int]:
-        """The times for which a key has timers, in order."""
-        wanted = self._place(key)
-        return [time for group, time, raw in self._timers(domain) if (group, raw) == wanted]
+        """The times for which a key has timers, in order.
+
+        Raises:
+            UserError: it is no key of this stream.
+        """
+        return self._running.state.timers(key, domain)
 
     def num_timers(self, domain: TimeDomain = TimeDomain.EVENT_TIME) -> int:
         """How many timers there are of all keys."""
-        return sum(1 for _ in self._timers(domain))
+        return self._running.state.num_timers(domain)
 
     # -- crashes, snapshots, other sizes and other versions --------------------------------
 
     def crash_and_replay(self, *rows: Any) -> list[Any]:
         """Run an epoch, forget it as a crash would, and run it again; what it yielded.
 
-        The second attempt is fed row by row and has its clock on another day. Then it is committed.
+        It is run several times: as it is, again, on another day, with other random numbers, with
+        new instances of the function for each row. Then it is committed.
 
         Raises:
-            NotDeterministic: it sent other rows, or changed state otherwise; the message says of
-                which key, and what.
+            NotDeterministic: it sent other rows, or changed state otherwise; the message says when,
+                and which row or state of which key. Nothing of the epoch is there afterwards.
         """
-        planner = self._job.planner
-        planner.rehearse = Replay(self._collectors, {self._uid: self._types})
+        running = self._running
+        planner = running.job.planner
+        planner.rehearse = Replay(running.job, running.collectors)
         try:
             return self.process(*rows)
         finally:
@@ -271,7 +267,7 @@ class KeyedHarness:
 
     def snapshot(self) -> Snapshot:
         """A checkpoint, for `restore` here or for a new harness."""
-        return self._job.snapshot()
+        return self._running.job.snapshot()
 
     def restore(
         self,
@@ -282,67 +278,102 @@ class KeyedHarness:
     ) -> None:
         """Go back to a snapshot, with another function or number of subtasks if they are given.
 
-        What was sent stays, processing time too.
+        What was sent stays, processing time too. What is refused changes nothing.
 
         Raises:
-            UserError: the function cannot read what the snapshot has, in the next epoch.
+            UserError: the function cannot read what the snapshot has, or it is no function or
+                number of subtasks.
+            Exception: what the function raised when it was opened.
         """
-        wanted = parallelism or snapshot.parallelism
-        self._job.close()
-        self._open(function or self._function, wanted, snapshot)
+        function = self._running.function if function is None else function
+        require_snapshot(snapshot)
+        self._replace(
+            function, snapshot.parallelism if parallelism is None else parallelism, snapshot
+        )
 
     def rescale(self, parallelism: int) -> None:
-        """Go on with another number of subtasks."""
-        self.restore(self.snapshot(), parallelism=parallelism)
+        """Go on with another number of subtasks.
+
+        Raises:
+            UserError: it is no number from 1 to `max_parallelism`; nothing has changed.
+        """
+        self._replace(self._running.function, parallelism, self.snapshot())
 
     def upgrade(self, function: KeyedProcessFunction | Applied) -> None:
-        """Go on with another version of the function, whose states may have other types."""
-        self.restore(self.snapshot(), function=function)
+        """Go on with another version of the function, whose states may have other types.
+
+        Raises:
+            UserError: it cannot read what is there, as in a job; the old version goes on.
+            Exception: what it raised when it was opened.
+        """
+        self._replace(function, self._running.job.planner.parallelism, self.snapshot())
+
+    def _replace(
+        self, function: KeyedProcessFunction | Applied, parallelism: int, snapshot: Snapshot
+    ) -> None:
+        before = self._running
+        started = self._start(function, parallelism, snapshot)
+        before.job.close()
+        self._go_on(started)
 
     # ----------------------------------------------------------------------------------------
 
-    def _open(
+    @property
+    def _running(self) -> _Running:
+        if self._closed:
+            raise UserError(
+                "the harness is closed: use it before its close() and within its with block, or "
+                "make a new one, which goes on from a snapshot with restore=..."
+            )
+        return self._started
+
+    def _process_at(self, watermarks: Watermarks) -> list[Any]:
+        """Run an epoch of no rows at another time, which is taken back if it fails."""
+        runner = self._running.job.runner
+        before, runner.watermarks = runner.watermarks, watermarks
+        try:
+            return self.process()
+        except BaseException:
+            runner.watermarks = before
+            raise
+
+    def _go_on(self, started: _Running) -> None:
+        self._started = started
+        for name in started.collectors:
+            self._sent.setdefault(name, [])
+
+    def _start(
         self, function: KeyedProcessFunction | Applied, parallelism: int, restore: Snapshot | None
-    ) -> None:
+    ) -> _Running:
+        """A job of its own; it changes nothing here."""
         given = self._setting
         env = TestEnvironment()
         stream = env.read_stream(_INPUT, "rows", schema=given.schema)
         if given.event_time is not None:
             stream = stream.with_event_time(given.event_time, given.max_delay or "0s")
-        keyed = stream.key_by(*given.key_by)
-        made = (
-            keyed.process(function, uid=_UID, output=given.output, **given.options)
-            if isinstance(function, KeyedProcessFunction)
-            else function(keyed)
-        )
+        made = self._applied(function, stream.key_by(*given.key_by))
         if len(env.graph.operators) != 1:
             raise UserError(
                 f"a harness has one operator: uids={[o.uid for o in env.graph.operators]}; "
                 f"test others in harnesses of their own, or the job with run_job"
             )
         (operator,) = env.graph.operators
-        self._uid = operator.uid
-        self._types = operator.key_types
-        self._codec = KeyCodec(self._types)
-        self._collectors = {"": Collector()}
-        self._readers = {"": TupleReader(made.schema.names)}
-        _attach(made, "main", self._collectors[""])
+        collectors, readers = {"": Collector()}, {"": TupleReader(made.schema.names)}
+        _attach(made, "main", collectors[""])
         for number, side in enumerate(operator.side_outputs):
-            self._collectors[side.name] = Collector()
-            self._readers[side.name] = TupleReader(side.schema.names)
+            collectors[side.name] = Collector()
+            readers[side.name] = TupleReader(side.schema.names)
             tag = OutputTag(side.name)
-            _attach(made.get_side_output(tag), f"s{number}", self._collectors[side.name])
-        for name in self._collectors:
-            self._sent.setdefault(name, [])
+            _attach(made.get_side_output(tag), f"s{number}", collectors[side.name])
         clocks = None
         if given.event_time is not None and given.max_delay is None:
             # Counted by value, so that no row of a key tells how far time has come.
             clocks = JobClocks(
                 {_GIVEN: InputClock(per=_GIVEN)},
-                {self._uid: ("",)},
-                {self._uid: frozenset({_GIVEN})},
+                {operator.uid: ("",)},
+                {operator.uid: frozenset({_GIVEN})},
             )
-        self._job = InProcessJob(
+        job = InProcessJob(
             env.graph,
             clock=lambda: self._now_ms,
             parallelism=parallelism,
@@ -350,75 +381,36 @@ class KeyedHarness:
             clocks=clocks,
             restore=restore,
         )
-        self._function = function
+        job.planner.batch_rows = given.batch_rows
+        try:
+            if restore is not None:
+                # What it cannot read is refused here, and not by the first epoch.
+                job.declared()
+        except BaseException:
+            job.close()
+            raise
+        state = CommittedState(job, operator)
+        return _Running(function, operator.uid, job, state, collectors, readers)
 
-    def _collect(self) -> list[Any]:
-        found: list[Any] = []
-        for name, collector in self._collectors.items():
-            rows = list(chain.from_iterable(map(self._readers[name].rows, collector.take())))
-            self._sent[name] += rows
-            if not name:
-                found = rows
-        return found
-
-    def _place(self, key: Any) -> tuple[int, bytes]:
-        columns = key if isinstance(key, tuple) else (key,)
-        (group,) = key_groups(self._types, self._setting.max_parallelism)([columns])
-        return group, self._codec.encode(columns)
-
-    def _subtasks(self) -> Iterator[tuple[BoundRange, KeyGroupRange]]:
-        """By subtask, its range to be read, and its key groups."""
-        count, most = self._job.planner.parallelism, self._setting.max_parallelism
-        for subtask, bound in enumerate(self._job.ranges(self._uid)):
-            yield bound, range_of(subtask, count, most)
-
-    def _timers(self, domain: TimeDomain) -> Iterator[tuple[int, int, bytes]]:
-        """All of a kind: key group, time, key; those of a subtask by time."""
-        for bound, _ in self._subtasks():
-            for entry in bound.due_timers(MAX_WATERMARK, _ALL, b"", _KINDS[domain]):
-                yield timer_parts(entry)
+    def _applied(self, function: KeyedProcessFunction | Applied, keyed: KeyedStream) -> DataStream:
+        given = self._setting
+        if isinstance(function, KeyedProcessFunction):
+            return keyed.process(function, uid=_UID, output=given.output, **given.options)
+        applied = callable(function) and not isinstance(function, type)
+        if applied and (given.output or given.options):
+            raise UserError(
+                f"output and options belong to the operator that this function makes: "
+                f"output={given.output!r} options={sorted(given.options)}; give them there"
+            )
+        made = function(keyed) if applied else None
+        if not isinstance(made, DataStream):
+            raise UserError(
+                f"a harness takes an instance of a KeyedProcessFunction, or a function that makes "
+                f"one operator of a keyed stream: got={function!r:.100}"
+            )
+        return made
 
 
 def _attach(stream: DataStream, uid: str, collector: Collector) -> None:
     sink: Any = collector
     stream.sink_to(sink, uid=uid)
-
-
-def _bare(key: tuple[Any, ...]) -> Any:
-    """A key of one column is its value."""
-    return key[0] if len(key) == 1 else key
-
-
-def _stored_keys(bound: BoundRange, groups: KeyGroupRange) -> Iterator[tuple[int, bytes]]:
-    """Key group and key of all state and timers of a range."""
-    for group in range(groups.start, groups.end + 1):
-        for kind in (KEYED_STATE, EVENT_TIMERS, PROCESSING_TIMERS):
-            prefix = group.to_bytes(2, "big") + bytes([kind])
-            (scan,) = bound.scan_many([prefix], _ALL, _ALL)
-            for entry in scan.keys:
-                state = kind == KEYED_STATE
-                yield group, prefix_of(entry)[KEY_AT:] if state else timer_parts(entry)[2]
-
-
-def _descriptor(schema: StateSchema) -> StateDescriptor:
-    """What reads a state as it is stored: of what combines values, what they came to."""
-    ttl = None
-    if schema.ttl_ms is not None:
-        ttl = StateTtlConfig(
-            timedelta(milliseconds=schema.ttl_ms),
-            cleanup_in_background=schema.indexed_ms is not None,
-            cleanup_in_full_snapshot=schema.cleanup_in_full_snapshot,
-        )
-    if schema.kind == "list":
-        return ListStateDescriptor(schema.name, schema.type, ttl=ttl)
-    if schema.kind == "map":
-        return MapStateDescriptor(schema.name, schema.key_type, schema.type, ttl=ttl)
-    return ValueStateDescriptor(schema.name, schema.type, ttl=ttl)
-
-
-def _read(schema: StateSchema, handle: Any) -> Any:
-    if schema.kind == "list":
-        return list(handle.get())
-    if schema.kind == "map":
-        return dict(handle.items())
-    return handle.value()

@@ -1,23 +1,48 @@
 """Runs an epoch several times from one version, and says what differs.
 
 An epoch whose job dies before its commit runs again on the same rows: output and state must be the
-same. Called by the harnesses.
+same. Called by the harness.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
-from moorage.testing.in_process import Attempt, Collector, StagedFrames
+from pyspark import cloudpickle
+
+from moorage.engine.acks import decode_ack
+from moorage.engine.kept_functions import forget
+from moorage.testing.circumstances import (
+    HIGH,
+    LOW,
+    another_day,
+    one_instance_a_row,
+    random_numbers,
+)
+from moorage.testing.in_process import Attempt, Collector, InProcessJob, StagedFrames, Unpickle
+from moorage_state.codecs import decoder
 from moorage_state.deltas import decode_frame
 from moorage_state.errors import UserError
-from moorage_state.keylayout import KEY_AT, KEYED_STATE, PROCESSING_TIMERS, prefix_of, timer_parts
+from moorage_state.keyed.schema import StateSchema
+from moorage_state.keylayout import (
+    EXPIRIES,
+    KEY_AT,
+    KEYED_STATE,
+    PROCESSING_TIMERS,
+    expiry_parts,
+    prefix_of,
+    state_id,
+    timer_parts,
+)
 from moorage_state.keys import KeyCodec
 
-_SKEW_SECONDS = 86_400 + 3_661
-_CUTS = (1024, 1)
+_ID_BYTES = 4
+_UNCHANGED, _DELETED = "unchanged", "deleted"
+_Place = tuple[str, bytes]
+"""An operator, and a stored key."""
+_Written = Mapping[_Place, bytes | str]
+_PLAIN = ("value", "reducing", "aggregating")
 
 
 class NotDeterministic(UserError):
@@ -26,102 +51,158 @@ class NotDeterministic(UserError):
     code = "not_deterministic"
 
 
-class Replay:
-    """Takes the place of `InProcessPlanner.rehearse` for one epoch.
+class _Again(NamedTuple):
+    """One more attempt: what is other than in the first, in words and in fact."""
 
-    Args:
-        outputs: by name ("" for the main output), where rows arrive.
-        key_types: by operator uid.
-    """
+    words: str
+    unpickle: Unpickle = cloudpickle.loads
+    circumstance: Callable[[], AbstractContextManager[None]] = nullcontext
+    crashed: bool = False
 
-    def __init__(
-        self, outputs: Mapping[str, Collector], key_types: Mapping[str, tuple[str, ...]]
-    ) -> None:
-        self._outputs = outputs
-        self._codecs = {uid: KeyCodec(types) for uid, types in key_types.items()}
 
-    def __call__(self, attempt: Attempt) -> list[bytes]:
-        """Run the epoch as it is, and again with single rows a batch and on another day.
-
-        Raises:
-            NotDeterministic: the second attempt sent other rows or changed state otherwise.
-        """
-        _, staged = attempt(_CUTS[0])
-        first = self._sent(), self._written(staged)
-        with _on_another_day():
-            acks, staged = attempt(_CUTS[1])
-        again = self._sent(), self._written(staged)
-        for name, rows in first[0].items():
-            self._compare_rows(name, rows, again[0][name])
-        self._compare_state(first[1], again[1])
-        return acks
-
-    def _sent(self) -> dict[str, list[tuple[int, dict[str, Any]]]]:
-        return {
-            name: [(n, row) for n, rows in sorted(one.by_subtask().items()) for row in rows]
-            for name, one in self._outputs.items()
-        }
-
-    def _written(self, staged: StagedFrames) -> dict[tuple[str, bytes], bytes | None]:
-        """The last value of each stored key, by operator; of deleted ranges their begin."""
-        written: dict[tuple[str, bytes], bytes | None] = {}
-        for lease, frames in staged.frames.items():
-            for frame in map(decode_frame, frames):
-                written |= {(lease.uid, start): None for start, _ in frame.ranges}
-                written |= {
-                    (lease.uid, k): v for k, v in zip(frame.keys, frame.values, strict=True)
-                }
-        return written
-
-    def _compare_rows(self, name: str, first: list[Any], again: list[Any]) -> None:
-        for number, (one, other) in enumerate(zip_longest(first, again)):
-            if one != other:
-                where = f"side_output={name}" if name else "output=main"
-                raise NotDeterministic(
-                    f"the epoch sent another row when it was run again: {where} row={number} "
-                    f"first={one and one[1]} again={other and other[1]}; {_ADVICE}"
-                )
-
-    def _compare_state(
-        self,
-        first: Mapping[tuple[str, bytes], bytes | None],
-        again: Mapping[tuple[str, bytes], bytes | None],
-    ) -> None:
-        for uid, entry in sorted(first.keys() | again.keys()):
-            one, other = first.get((uid, entry)), again.get((uid, entry))
-            if one != other or ((uid, entry) in first) != ((uid, entry) in again):
-                raise NotDeterministic(
-                    f"the epoch changed state otherwise when it was run again: operator={uid} "
-                    f"{self._named(uid, entry)} first={one!r:.80} again={other!r:.80}; {_ADVICE}"
-                )
-
-    def _named(self, uid: str, entry: bytes) -> str:
-        """The key of a stored key, and what of it is stored there."""
-        kind = entry[2]
-        if kind == KEYED_STATE:
-            raw, what = prefix_of(entry)[KEY_AT:], "state"
-        elif kind <= PROCESSING_TIMERS:
-            raw, what = timer_parts(entry)[2], "timer"
-        else:
-            return "of its expiries"
-        key = self._codecs[uid].decode(raw)
-        return f"key={key[0] if len(key) == 1 else key!r} of={what}"
-
+_AGAIN = (
+    _Again("when it was run again"),
+    _Again("on another day and at another hour", circumstance=another_day),
+    _Again("with other random numbers", circumstance=lambda: random_numbers(LOW)),
+    _Again("with other random numbers", circumstance=lambda: random_numbers(HIGH)),
+    _Again(
+        "with a new instance of the function, as every epoch and every crash may bring it",
+        unpickle=one_instance_a_row,
+        crashed=True,
+    ),
+)
 
 _ADVICE = (
-    "take time from ctx.timer_service(), seed random numbers with the key, and keep what has to "
-    "last in state: a function is run again on the same rows after a failure"
+    "a function runs again on the same rows after a failure, and must send and keep the same: take "
+    "time from ctx.timer_service() and not from clocks, seed random numbers with the key and make "
+    "ids of it instead of uuid4, keep in state what rows change and not in fields of the function, "
+    "its class or its module, sort a set before its order matters, and ask no service that may "
+    "answer otherwise"
 )
 
 
-@contextmanager
-def _on_another_day() -> Iterator[None]:
-    """Within, `time.time` and `time.time_ns` are ahead: an attempt may run at any time."""
-    now, now_ns = time.time, time.time_ns
-    later: Callable[[], float] = lambda: now() + _SKEW_SECONDS  # noqa: E731
-    try:
-        time.time = later
-        time.time_ns = lambda: now_ns() + _SKEW_SECONDS * 1_000_000_000
-        yield
-    finally:
-        time.time, time.time_ns = now, now_ns
+class _Found(NamedTuple):
+    """What an attempt came to: rows by output, and what was written by operator and stored key."""
+
+    acks: list[bytes]
+    rows: Mapping[str, list[str]]
+    written: _Written
+
+
+class Replay:
+    """Takes the place of `InProcessPlanner.rehearse` for one epoch of a job.
+
+    Args:
+        outputs: by name ("" for the main output), where rows arrive.
+    """
+
+    def __init__(self, job: InProcessJob, outputs: Mapping[str, Collector]) -> None:
+        self._job = job
+        self._outputs = outputs
+        operators = job.graph.operators
+        self._codecs = {operator.uid: KeyCodec(operator.key_types) for operator in operators}
+
+    def __call__(self, attempt: Attempt) -> list[bytes]:
+        """Run the epoch as it is, and again under each other circumstance.
+
+        Raises:
+            NotDeterministic: an attempt sent other rows or changed state otherwise.
+        """
+        first = self._found(attempt, cloudpickle.loads, nullcontext())
+        for again in _AGAIN:
+            if again.crashed:
+                forget(self._job.lineage)
+            found = self._found(attempt, again.unpickle, again.circumstance())
+            for name, rows in first.rows.items():
+                _compare_rows(name, rows, found.rows[name], again.words)
+            self._compare_state(first, found, again.words)
+        return found.acks
+
+    def _found(
+        self, attempt: Attempt, unpickle: Unpickle, circumstance: AbstractContextManager[None]
+    ) -> _Found:
+        with random_numbers(None), circumstance:
+            acks, staged = attempt(unpickle)
+        # As they are written: of two rows that are alike also what equals nothing, not itself, is.
+        rows = {
+            name: [repr(row) for _, rows in sorted(one.by_subtask().items()) for row in rows]
+            for name, one in self._outputs.items()
+        }
+        return _Found(acks, rows, dict(_written(staged)))
+
+    def _compare_state(
+        self,
+        first: _Found,
+        again: _Found,
+        words: str,
+    ) -> None:
+        known = _schemas(first.acks)
+        for place in sorted({*first.written, *again.written}):
+            # Of timers nothing is stored but their key.
+            if first.written.get(place, _UNCHANGED) != again.written.get(place, _UNCHANGED):
+                where, shown = self._described(*place, known)
+                one, other = (_shown(some.written, place, shown) for some in (first, again))
+                raise NotDeterministic(
+                    f"the epoch changed state otherwise {words}: operator={place[0]} {where} "
+                    f"first={one} again={other}; {_ADVICE}"
+                )
+
+    def _described(
+        self, uid: str, entry: bytes, known: Mapping[_Place, StateSchema]
+    ) -> tuple[str, Callable[[bytes], Any]]:
+        """Key and state of a stored key, and what makes a value of what is stored there."""
+        kind = entry[2]
+        if kind == EXPIRIES:
+            entry, kind = expiry_parts(entry)[1], KEYED_STATE
+        if kind == KEYED_STATE:
+            prefix = prefix_of(entry)
+            schema = known.get((uid, entry[len(prefix) : len(prefix) + _ID_BYTES]))
+            what = f"state={schema.name}" if schema is not None else "of=timers"
+            shown = decoder(schema.type) if schema is not None and _is_plain(schema) else bytes
+            return f"key={self._key(uid, prefix[KEY_AT:])} {what}", shown
+        if kind <= PROCESSING_TIMERS:
+            return f"key={self._key(uid, timer_parts(entry)[2])} of=timers", bytes
+        return "of=operator state", bytes
+
+    def _key(self, uid: str, raw: bytes) -> str:
+        key = self._codecs[uid].decode(raw)
+        return repr(key[0] if len(key) == 1 else key)
+
+
+def _schemas(acks: list[bytes]) -> dict[_Place, StateSchema]:
+    """By operator and stored id, the states that an attempt knew; not what timers keep."""
+    return {
+        (ack.uid, state_id(schema.name)): schema
+        for ack in map(decode_ack, acks)
+        for schema in ack.schemas
+    }
+
+
+def _written(staged: StagedFrames) -> Iterator[tuple[_Place, bytes | str]]:
+    """The last value of each stored key, by operator; of deleted ranges their begin."""
+    for lease, frames in staged.frames.items():
+        for frame in map(decode_frame, frames):
+            for start, _ in frame.ranges:
+                yield (lease.uid, start), _DELETED
+            for entry, raw in zip(frame.keys, frame.values, strict=True):
+                yield (lease.uid, entry), _DELETED if raw is None else raw
+
+
+def _is_plain(schema: StateSchema) -> bool:
+    """Whether what is stored is the value and nothing else."""
+    return schema.kind in _PLAIN and schema.ttl_ms is None and not schema.earlier
+
+
+def _shown(some: _Written, place: _Place, value_of: Callable[[bytes], Any]) -> str:
+    raw = some.get(place, _UNCHANGED)
+    return str(raw) if isinstance(raw, str) else f"{value_of(raw)!r:.80}"
+
+
+def _compare_rows(name: str, first: list[str], again: list[str], words: str) -> None:
+    for number, (one, other) in enumerate(zip_longest(first, again, fillvalue="none")):
+        if one != other:
+            where = f"side_output={name}" if name else "output=main"
+            raise NotDeterministic(
+                f"the epoch sent another row {words}: {where} row={number} first={one} "
+                f"again={other}; {_ADVICE}"
+            )

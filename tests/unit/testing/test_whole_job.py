@@ -76,3 +76,17 @@ def test_what_needs_spark_is_said(tmp_path):
         run_job(build, {"other": []}, args=[str(tmp_path)])
     with pytest.raises(UserError, match="without sinks"):
         run_job(lambda env: env.read_stream("s", "json", schema="a long"), {})
+
+
+def test_what_goes_to_functions_of_the_job_is_given_back_too():
+    def handed(env):
+        rows = env.read_stream("rows", "json", schema="user string, n long")
+        sums = rows.key_by("user").process(Sum(), uid="sum", output="user string, n long")
+        sums.foreach_epoch(refuse, uid="epochs")
+        sums.foreach_checkpoint(refuse, uid="checkpoints")
+
+    def refuse(*_):
+        raise AssertionError("sinks are not opened")
+
+    found = run_job(handed, {"rows": [("a", 1)]})
+    assert found == {"epochs": [("a", 1)], "checkpoints": [("a", 1)]}

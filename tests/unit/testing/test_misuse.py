@@ -1,0 +1,291 @@
+# ruff: noqa: ARG002  functions are written as people write them
+"""What a harness refuses, that a refusal changes nothing, and that nothing of one is left."""
+
+import tempfile
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import pytest
+
+from moorage import (
+    FileSink,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
+from moorage.api.streams import KeyedStream
+from moorage.testing import KeyedHarness, run_job
+from moorage_state.errors import MoorageError, UserError
+from moorage_state.keyed import TimeDomain
+
+STREAM = "user string, n long"
+NO_COUNTS: list[Any] = [0, -1, True, 2.0, "2", None, 300]
+
+
+class Total(KeyedProcessFunction):
+    def __init__(self, kind="long", *, breaks=False):
+        self.kind = kind
+        self.breaks = breaks
+
+    def open(self, ctx):
+        if self.breaks:
+            raise ZeroDivisionError("broken")
+        self.total = ctx.get_state(ValueStateDescriptor("total", self.kind))
+        self.rows = ctx.get_list_state(ListStateDescriptor("rows", "long"))
+        self.seen = ctx.get_map_state(MapStateDescriptor("seen", "long", "string"))
+        self.of_days = ctx.get_namespaced_state(ValueStateDescriptor("of_days", "long"), ["long"])
+
+    def process(self, row, ctx):
+        self.total.update((self.total.value() or 0) + row.n)
+        self.of_days.set_current_namespace(row.n).update(row.n)
+        yield ctx.key, self.total.value()
+
+
+def harness(function=None, **options):
+    return KeyedHarness(function or Total(), STREAM, "user", "user string, total long", **options)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Where temporary files of the test lie; nothing is in it afterwards."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", NO_COUNTS)
+def test_another_number_of_subtasks_is_refused_wherever_one_is_given(count):
+    def build(env):
+        env.read_stream("rows", "json", schema=STREAM).foreach_epoch(print, uid="out")
+
+    says = "parallelism is a whole number from 1 to 128"
+    with pytest.raises(UserError, match=says):
+        harness(parallelism=count)
+    with pytest.raises(UserError, match=says):
+        run_job(build, {}, parallelism=count)
+    with harness(parallelism=2) as one:
+        one.process(("a", 1))
+        with pytest.raises(UserError, match=says):
+            one.rescale(count)
+        if count is not None:
+            with pytest.raises(UserError, match=says):
+                one.restore(one.snapshot(), parallelism=count)
+        assert one.process(("a", 2)) == [("a", 3)]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_parallelism": 0}, "max_parallelism is a whole number from 1 to 32768"),
+        ({"max_parallelism": 4, "parallelism": 5}, "from 1 to 4"),
+        ({"now_ms": 0.5}, "now_ms is a whole number"),
+        ({"batch_rows": 0}, "batch_rows is a whole number"),
+        ({"restore": "yesterday"}, r"what snapshot\(\) gave: got=str"),
+        ({"max_delay": "1s"}, "event_time"),
+        ({"function": lambda keyed: keyed.count(uid="n")}, "give them there"),
+    ],
+)
+def test_other_arguments_are_refused(options, says):
+    with pytest.raises(UserError, match=says):
+        harness(**options)
+
+
+def nothing(stream: KeyedStream) -> Any:
+    """What a function that makes an operator must not give."""
+
+
+@pytest.mark.parametrize("function", [None, Total, "total"])
+def test_what_is_no_function_is_refused(function):
+    with pytest.raises(UserError, match="an instance of a KeyedProcessFunction"):
+        KeyedHarness(function, STREAM, "user", "user string, total long")
+    with harness() as one:
+        one.process(("a", 1))
+        with pytest.raises(UserError, match="an instance of a KeyedProcessFunction"):
+            one.upgrade(function)
+        assert one.process(("a", 2)) == [("a", 3)]
+    with pytest.raises(UserError, match="an instance of a KeyedProcessFunction"):
+        KeyedHarness(nothing, STREAM, "user")
+
+
+def test_after_a_refusal_a_harness_goes_on_as_it_was():
+    with harness() as one, harness(max_parallelism=64) as other:
+        one.process(("a", 1))
+        taken = one.snapshot()
+        with pytest.raises(UserError, match="total"):
+            one.upgrade(Total("string"))
+        with pytest.raises(UserError, match="total"):
+            one.restore(taken, function=Total("string"))
+        with pytest.raises(UserError, match="give max_parallelism=64"):
+            one.restore(other.snapshot())
+        with pytest.raises(UserError, match="got=int"):
+            one.restore(7)
+        with pytest.raises(ZeroDivisionError):
+            one.upgrade(Total(breaks=True))
+        assert one.process(("a", 2)) == [("a", 3)]
+        one.restore(taken)
+        assert one.process(("a", 5)) == [("a", 6)]
+        assert one.output == [("a", 1), ("a", 3), ("a", 6)]
+
+
+def test_a_snapshot_that_the_function_cannot_read_is_refused_at_once():
+    with harness() as one:
+        one.process(("a", 1))
+        with pytest.raises(UserError, match="total"):
+            harness(Total("string"), restore=one.snapshot())
+
+
+def test_a_harness_that_is_closed_does_nothing_more_and_shows_what_it_sent():
+    with harness() as one:
+        one.process(("a", 1))
+        taken = one.snapshot()
+    one.close()
+    uses = [
+        one.__enter__,
+        lambda: one.process(("a", 1)),
+        lambda: one.process_watermark(1),
+        lambda: one.set_processing_time(1),
+        one.end_input,
+        one.current_watermark,
+        one.keys,
+        lambda: one.state("total", "a"),
+        lambda: one.timers("a"),
+        one.num_timers,
+        lambda: one.crash_and_replay(("a", 1)),
+        one.snapshot,
+        lambda: one.restore(taken),
+        lambda: one.rescale(2),
+        lambda: one.upgrade(Total()),
+    ]
+    for use in uses:
+        with pytest.raises(UserError, match="the harness is closed"):
+            use()
+    assert one.output == [("a", 1)]
+    with harness(restore=taken) as other:
+        assert other.state("total", "a") == 1
+
+
+def test_nothing_is_left_of_one_that_was_closed_or_could_not_be_made(folder):
+    with harness() as one:
+        one.process(("a", 1))
+        (mine,) = folder.iterdir()
+        lost = replace(one.snapshot(), url="memory://gone")
+        with pytest.raises(MoorageError):
+            harness(restore=lost)
+        assert list(folder.iterdir()) == [mine]
+    assert not mine.exists()
+
+
+@pytest.mark.parametrize(
+    ("key_by", "key", "says"),
+    [
+        ("user", 7, "key_by=user string.*give one value"),
+        ("user", None, "key_by=user string"),
+        ("user", ("a", "b"), "give one value"),
+        ("n", "a", "key_by=n bigint"),
+        ("n", True, "bigint cannot hold True"),
+        ("n", 1 << 70, "outside"),
+        (("user", "n"), "a", "key_by=user string, n bigint; give a tuple"),
+        (("user", "n"), ("a", "b"), "bigint cannot hold 'b'"),
+        (("user", "n"), ("a", 1, 2), "give a tuple"),
+    ],
+)
+def test_what_is_no_key_is_refused(key_by, key, says):
+    with KeyedHarness(Total(), STREAM, key_by, "user string, total long") as one:
+        for ask in (lambda: one.state("total", key), lambda: one.timers(key)):
+            with pytest.raises(UserError, match=says):
+                ask()
+
+
+class Same(KeyedProcessFunction):
+    def open(self, ctx):
+        self.n = ctx.get_state(ValueStateDescriptor("n", "long"))
+
+    def process(self, row, ctx):
+        self.n.update(1)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "key"),
+    [
+        ("timestamp", datetime(2026, 1, 1, tzinfo=UTC)),
+        ("date", datetime(2026, 1, 1, tzinfo=UTC).date()),
+        ("boolean", True),
+        ("binary", b"a"),
+        ("int", -1),
+    ],
+)
+def test_keys_of_each_type_are_found(ddl, key):
+    with KeyedHarness(Same(), f"k {ddl}", "k", "k long") as one:
+        one.process((key,))
+        assert one.keys() == [key]
+        assert one.state("n", key) == 1
+
+
+def test_a_declared_state_is_known_before_the_first_row_and_no_other():
+    with harness() as one:
+        shown = [one.state(name, "a") for name in ("total", "rows", "seen")]
+        assert shown == [None, [], {}]
+        assert one.state("of_days", "a", namespace=(7,)) is None
+        with pytest.raises(UserError, match=r"known=\['of_days', 'rows', 'seen', 'total'\]"):
+            one.state("other", "a")
+        with pytest.raises(UserError, match="no such state"):
+            one.state(["total"], "a")
+        assert (one.keys(), one.process(("a", 1))) == ([], [("a", 1)])
+
+
+def test_namespaces_and_kinds_of_timers_are_checked():
+    with harness() as one:
+        one.process(("a", 1))
+        assert one.state("of_days", "a", (1,)) == 1
+        with pytest.raises(UserError, match="a namespace is given for a state that has them"):
+            one.state("of_days", "a")
+        with pytest.raises(UserError, match="a namespace is given for a state that has them"):
+            one.state("total", "a", (1,))
+        with pytest.raises(UserError, match="declared=bigint"):
+            one.state("of_days", "a", ("x",))
+        for ask in (one.num_timers, lambda domain: one.timers("a", domain)):
+            with pytest.raises(UserError, match=r"TimeDomain\.EVENT_TIME"):
+                ask("event")
+        assert one.num_timers(TimeDomain.PROCESSING_TIME) == 0
+
+
+class Client(KeyedProcessFunction):
+    long_lived = True
+    told: ClassVar[list[str]] = []
+
+    def __init__(self, name):
+        self.name = name
+
+    def open(self, ctx):
+        self.told.append(f"open {self.name}")
+
+    def process(self, row, ctx):
+        yield ctx.key, row.n
+
+    def close(self):
+        self.told.append(f"close {self.name}")
+
+
+def test_a_long_lived_function_lives_as_long_as_its_harness():
+    Client.told.clear()
+    with harness(Client("a")) as one, harness(Client("b")) as other:
+        for _ in range(2):
+            one.process(("a", 1))
+            other.process(("a", 1))
+        assert Client.told == ["open a", "open b"]
+        one.upgrade(Client("c"))
+        assert Client.told[2:] == ["open c", "close a"]
+    assert Client.told[4:] == ["close b", "close c"]
+
+
+def test_a_long_lived_function_of_a_whole_job_is_closed_with_it(tmp_path):
+    def build(env):
+        rows = env.read_stream("rows", "json", schema=STREAM, path="x")
+        out = rows.key_by("user").process(Client("a"), uid="a", output="user string, n long")
+        out.sink_to(FileSink(str(tmp_path)), uid="out")
+
+    Client.told.clear()
+    assert run_job(build, {"rows": [("a", 1)]}) == {"out": [("a", 1)]}
+    assert Client.told == ["open a", "close a"]
