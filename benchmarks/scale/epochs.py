@@ -244,7 +244,7 @@ class _Tasks:
                     keys=_ROWS,
                     schemas=schemas,
                     sent={} if last else {"": sent},
-                    read=ReadRows(before, "", sent) if before else None,
+                    read=(ReadRows(before, "", sent),) if before else (),
                 )
             before = operator.uid
 

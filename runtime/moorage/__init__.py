@@ -41,6 +41,8 @@ if TYPE_CHECKING:
         FunctionInitializationContext as FunctionInitializationContext,
     )
     from moorage.api.checkpointed import FunctionSnapshotContext as FunctionSnapshotContext
+    from moorage.api.connected_streams import ConnectedStreams as ConnectedStreams
+    from moorage.api.connected_streams import KeyedCoProcessFunction as KeyedCoProcessFunction
     from moorage.api.file_sink import FileSink as FileSink
     from moorage.api.functions import MAX_WATERMARK as MAX_WATERMARK
     from moorage.api.functions import NO_WATERMARK as NO_WATERMARK
@@ -122,6 +124,7 @@ _HOMES = {
         "FunctionInitializationContext",
         "FunctionSnapshotContext",
     ),
+    "moorage.api.connected_streams": ("ConnectedStreams", "KeyedCoProcessFunction"),
     "moorage.api.file_sink": ("FileSink",),
     "moorage.api.functions": (
         "MAX_WATERMARK",

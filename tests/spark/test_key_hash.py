@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from moorage import KeyedBatchFunction, ValueStateDescriptor
-from moorage.engine.plan import key_group_column
+from moorage.engine.key_group_columns import key_group_column
 from moorage_state.canonical import key_groups
 from moorage_state.keygroups import FLINK_MURMUR
 

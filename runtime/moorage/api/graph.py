@@ -32,11 +32,50 @@ class InputNode:
     files: str | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedInput:
+    """A stream that an operator reads, and the columns that are its key there."""
+
+    stream: "DataStream"
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Feed:
+    """One way by which rows come to an operator: an input, or what another operator sends.
+
+    Attributes:
+        side: 0 for the first of the operator's streams, 1 for the second.
+        keyed: that stream.
+        source: where the rows come from.
+    """
+
+    side: int
+    keyed: KeyedInput
+    source: "Branch | OperatorNode"
+
+    @property
+    def branch(self) -> "Branch | None":
+        """The input, if it is one."""
+        return self.source if isinstance(self.source, Branch) else None
+
+    @property
+    def producer(self) -> "OperatorNode | None":
+        """The operator whose output it is, if it is one."""
+        return self.source if isinstance(self.source, OperatorNode) else None
+
+    @property
+    def event_time(self) -> str | None:
+        """The column of event time; None where none is declared."""
+        return (self.branch or self.keyed.stream).event_time
+
+
 @dataclass(slots=True, eq=False)
 class OperatorNode:
     """One stateful operator.
 
-    `null_key` and `bad_time` are "fail", "drop", or the side output that such rows go to.
+    `null_key` and `bad_time` are "fail", "drop", or the side output that such rows go to. `second`
+    is the other stream of an operator over two, whose rows have columns of their own.
     """
 
     uid: str
@@ -49,14 +88,41 @@ class OperatorNode:
     broadcast: BroadcastStream | None = None
     side_outputs: tuple[SideOutput, ...] = ()
     bad_time: str | OutputTag = "fail"
+    second: KeyedInput | None = None
 
     @property
-    def first(self) -> "OperatorNode":
-        """The operator at the head of its chain, which reads inputs."""
-        first = self
-        while first.upstream.operator is not None:
-            first = first.upstream.operator
-        return first
+    def keyed_inputs(self) -> tuple[KeyedInput, ...]:
+        """The streams whose rows it has by key: one, or two."""
+        first = KeyedInput(self.upstream, self.key_columns)
+        return (first,) if self.second is None else (first, self.second)
+
+    @property
+    def feeds(self) -> tuple[Feed, ...]:
+        """How their rows come; `INPUT_COLUMN` holds positions in it."""
+        return tuple(
+            Feed(side, keyed, source)
+            for side, keyed in enumerate(self.keyed_inputs)
+            for source in (
+                [keyed.stream.operator] if keyed.stream.operator else keyed.stream.branches
+            )
+        )
+
+    @property
+    def chain(self) -> "tuple[OperatorNode, ...]":
+        """The operator itself, and all that it reads by way of others."""
+        found = {id(self): self}
+        waiting = [self]
+        while waiting:
+            producers = [feed.producer for feed in waiting.pop().feeds]
+            new = [p for p in producers if p is not None and id(p) not in found]
+            found |= {id(p): p for p in new}
+            waiting += new
+        return tuple(found.values())
+
+    @property
+    def branches(self) -> "tuple[Branch, ...]":
+        """The inputs that it hangs on, also by way of other operators."""
+        return tuple(f.branch for o in self.chain for f in o.feeds if f.branch is not None)
 
     @property
     def broadcast_branches(self) -> "tuple[Branch, ...]":
@@ -88,20 +154,14 @@ class JobGraph:
         if not self.operators and not self.sinks:
             raise UserError("the job does nothing: add .process(...) or .sink_to(...) to a stream")
         for operator in self.operators:
-            branches = operator.first.upstream.branches
-            declared = any(b.event_time is not None for b in branches)
-            if operator.upstream.event_time is not None and not declared:
-                raise UserError(
-                    f"event time is declared on the output of an operator and on none of its "
-                    f"inputs, so no watermark would ever come: operator={operator.uid} "
-                    f"inputs={sorted({b.node.uid for b in branches})}; declare it on an input "
-                    f"before key_by"
-                )
+            for feed in operator.feeds:
+                if feed.producer is not None and feed.event_time is not None:
+                    _require_clock(operator, feed.producer.branches)
 
     def unread(self) -> list[str]:
         """Uids of operators of whose outputs nobody reads any; maybe their state is all."""
-        streams = [*(o.upstream for o in self.operators), *(s.upstream for s in self.sinks)]
-        read = {id(stream.operator) for stream in streams}
+        read = {id(feed.producer) for o in self.operators for feed in o.feeds}
+        read |= {id(sink.upstream.operator) for sink in self.sinks}
         return [operator.uid for operator in self.operators if id(operator) not in read]
 
 
@@ -121,3 +181,13 @@ class Branch:
         for transform in self.transforms:
             frame = transform(frame)
         return frame
+
+
+def _require_clock(operator: OperatorNode, branches: tuple[Branch, ...]) -> None:
+    if all(branch.event_time is None for branch in branches):
+        raise UserError(
+            f"event time is declared on the output of an operator and on none of its "
+            f"inputs, so no watermark would ever come: operator={operator.uid} "
+            f"inputs={sorted({b.node.uid for b in branches})}; declare it on an input "
+            f"before key_by"
+        )

@@ -13,12 +13,8 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from moorage.api.broadcast import (
-    BroadcastConnectedStream,
-    BroadcastStream,
-    KeyedBroadcastProcessFunction,
-    broadcast_input,
-)
+from moorage.api.broadcast import BroadcastStream
+from moorage.api.connected_streams import Connecting, check_function
 from moorage.api.declarations import (
     arrow_schema,
     check_columns,
@@ -44,6 +40,7 @@ from moorage.api.graph import (
     Branch,
     InputNode,
     JobGraph,
+    KeyedInput,
     OperatorNode,
     SinkNode,
     Transform,
@@ -306,12 +303,15 @@ class DataStream:
         return self.sink_to(ForeachCheckpoint(function), uid=uid)
 
 
-class KeyedStream(ReadyMade):
+class KeyedStream(ReadyMade, Connecting):
     """A stream partitioned by key.
 
     Attributes:
         stream: the stream.
         columns: those that are the key.
+        types: of these columns, as DDL.
+        broadcast: the broadcast stream that it is connected with.
+        second: the keyed stream that it is connected with.
     """
 
     def __init__(
@@ -320,27 +320,13 @@ class KeyedStream(ReadyMade):
         columns: tuple[str, ...],
         types: tuple[str, ...],
         broadcast: BroadcastStream | None = None,
+        second: KeyedInput | None = None,
     ) -> None:
         self.stream = stream
         self.columns = columns
-        self._types = types
-        self._broadcast = broadcast
-
-    def connect(
-        self, stream: DataStream | BroadcastStream, *descriptors: MapStateDescriptor
-    ) -> BroadcastConnectedStream:
-        """Connect with a stream whose rows go to every subtask and build up broadcast state.
-
-        Args:
-            stream: inputs, or what their `broadcast` gave.
-            descriptors: of the states.
-
-        Raises:
-            UserError: the stream comes from a stateful operator, or descriptors are missing.
-        """
-        side = broadcast_input(stream, descriptors)
-        check_readable(side.stream.schema, "connect")
-        return BroadcastConnectedStream(KeyedStream(self.stream, self.columns, self._types, side))
+        self.types = types
+        self.broadcast = broadcast
+        self.second = second
 
     def window(
         self,
@@ -400,7 +386,7 @@ class KeyedStream(ReadyMade):
                 that do not fit.
         """
         self.stream.env.claim_uid(uid)
-        self._check_function(uid, function)
+        check_function(uid, function, self)
         check_sendable("operator", uid, function)
         odd = {"null_key": null_key, "bad_time": bad_time}
         sides = side_outputs_of(uid, side_outputs, odd, self.stream.schema)
@@ -409,28 +395,17 @@ class KeyedStream(ReadyMade):
             uid,
             self.stream,
             self.columns,
-            self._types,
+            self.types,
             function,
             schema,
             null_key,
-            self._broadcast,
+            self.broadcast,
             sides,
             bad_time,
+            self.second,
         )
         self.stream.env.graph.operators.append(node)
         return DataStream(self.stream.env, schema=schema, operator=node)
-
-    def _check_function(self, uid: str, function: KeyedProcessFunction) -> None:
-        if not isinstance(function, KeyedProcessFunction):
-            raise UserError(
-                f"process takes an instance of a KeyedProcessFunction: uid={uid} "
-                f"got={type(function).__name__}"
-            )
-        if isinstance(function, KeyedBroadcastProcessFunction) and self._broadcast is None:
-            raise UserError(
-                f"a KeyedBroadcastProcessFunction needs a broadcast stream: uid={uid}; call "
-                f"connect(stream, descriptor) before process"
-            )
 
 
 class StreamEnvironment:

@@ -296,7 +296,7 @@ def spare_byte_counts(spark: SparkSession, graph: JobGraph, settings: JobSetting
 
     Streams that begin later take it over.
     """
-    consumers = [operator.upstream.schema for operator in graph.operators]
+    consumers = [one.stream.schema for o in graph.operators for one in o.keyed_inputs]
     consumers += [sink.upstream.schema for sink in graph.sinks]
     # It costs a fifth of what executors do for a row, and the limit of rows comes first.
     if _BYTE_LIMIT not in settings.spark_conf and all(map(_is_narrow, consumers)):

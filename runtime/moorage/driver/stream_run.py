@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from moorage.api.graph import JobGraph
+from moorage.api.graph import Branch, JobGraph
 from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.context import DriverContext
 from moorage.driver.environment import RangesMove, StoppedWaiting
@@ -496,7 +496,10 @@ def counting_consumers(graph: JobGraph) -> frozenset[str]:
     """Uids of consumers that together read each input about once: their rows are the input's."""
     seen: set[str] = set()
     chosen: set[str] = set()
-    consumers = [(o.uid, (*o.upstream.branches, *o.broadcast_branches)) for o in graph.operators]
+    consumers: list[tuple[str, tuple[Branch, ...]]] = []
+    for operator in graph.operators:
+        mine = [feed.branch for feed in operator.feeds if feed.branch is not None]
+        consumers.append((operator.uid, (*mine, *operator.broadcast_branches)))
     consumers += [(s.uid, s.upstream.branches) for s in graph.sinks]
     for uid, branches in consumers:
         inputs = {branch.node.uid for branch in branches}

@@ -110,7 +110,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         delta: digest of the prepared delta ("" for a sink without state).
         output: digest of the rows it sent downstream ("" where nothing is downstream).
         sent: by side output, "" for the main one, the rows that operators read.
-        read: the rows that came from another operator.
+        read: the rows that came from other operators, by feed.
         null_rows: rows of nulls alone; they are among those with a null key.
         bad_times: other keyed rows without the event time that their input declares.
         bad_time: names the first of these.
@@ -149,7 +149,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     operator_states: list[OperatorStateSchema] = []
     committables: dict[str, list[dict[str, Any]]] = {}
     sent: dict[str, Tally] = {}
-    read: ReadRows | None = None
+    read: tuple[ReadRows, ...] = ()
     wrote_union: bool = False
     queryable: dict[str, str] = {}
 
@@ -333,14 +333,14 @@ def _require_all(acks: Mapping[tuple[str, int], Ack], parallelism: Mapping[str, 
 def _require_agreement(acks: Mapping[tuple[str, int], Ack], parallelism: Mapping[str, int]) -> None:
     """Rows that went between operators must have been read as they were sent, and all of them."""
     sent: dict[tuple[str, str], Tally] = {}
-    read: dict[tuple[str, str, str], Tally] = {}
+    read: dict[tuple[str, str, str, int], Tally] = {}
     for (uid, _), ack in acks.items():
         for side, some in ack.sent.items():
             sent[uid, side] = sent.get((uid, side), _NO_ROWS) + some
-        if (rows := ack.read) is not None:
-            way = (rows.uid, rows.side_output, uid)
+        for position, rows in enumerate(ack.read):
+            way = (rows.uid, rows.side_output, uid, position)
             read[way] = read.get(way, _NO_ROWS) + rows.tally
-    for (uid, side, consumer), theirs in read.items():
+    for (uid, side, consumer, _), theirs in read.items():
         if uid not in parallelism:
             raise EpochIncomplete(
                 f"an operator read what no operator of the job acknowledged: uid={uid} "

@@ -15,7 +15,7 @@ GROUP_COLUMN = "_m_kg"
 TIME_COLUMN = "_m_time"
 """Event time of a row in milliseconds, null where none is declared."""
 INPUT_COLUMN = "_m_in"
-"""Position of the row's input in the operator's list of inputs."""
+"""Position of the row's feed among the operator's, where there are several, or time is declared."""
 ACK_COLUMN = "_m_ack"
 """An encoded acknowledgement."""
 ORDINAL_COLUMN = "_m_ord"
@@ -40,6 +40,18 @@ _ORDINAL_BITS = 40
 def broadcast_column(index: int) -> str:
     """The column that holds the broadcast stream's column of this index, beside keyed rows."""
     return f"_m_b{index}"
+
+
+def stream_column(side: int) -> str:
+    """The column that holds rows of one of two streams as structs; null in those of the other."""
+    return f"_m_r{side}"
+
+
+def find_column(batch: pa.RecordBatch, path: str) -> pa.Array:
+    """A column, or with a dot that of a struct; values are of no use where the struct is null."""
+    name, _, field = path.partition(".")
+    column = batch.column(name)
+    return column.field(field) if field else column
 
 
 def side_column(index: int) -> str:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK
-from moorage.engine.columns import INPUT_COLUMN
+from moorage.engine.columns import INPUT_COLUMN, find_column
 from moorage.engine.rows import time_column
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.errors import UserError
@@ -58,25 +58,25 @@ class JobClocks:
 
     Attributes:
         clocks: by name, which is the input's uid where it has only one.
-        branches: by uid of an operator that reads inputs, the clock of each of its branches; ""
-            for those without event time.
+        feeds: by operator uid, the clock of each of its feeds; "" for inputs without event time,
+            None for the outputs of operators.
         readers: by operator uid, the clocks that its watermark is the minimum of.
     """
 
     clocks: Mapping[str, InputClock]
-    branches: Mapping[str, tuple[str, ...]]
+    feeds: Mapping[str, tuple[str | None, ...]]
     readers: Mapping[str, frozenset[str]]
 
     def per(self, uid: str) -> tuple[str, ...]:
-        """By branch of an operator that reads inputs, the column by whose values it counts."""
-        return tuple(self.clocks[n].per if n else "" for n in self.branches.get(uid, ()))
+        """By feed of an operator, the column by whose values it counts."""
+        return tuple(self.clocks[n].per if n else "" for n in self.feeds.get(uid, ()))
 
     def within_keys(self, uid: str) -> int | None:
         """How far an operator's time within a key stays behind its rows; None: it stands still."""
         found = [self.clocks[name] for name in self.readers[uid]]
         # Of two clocks, or values, a row moves only one, and no row of a key tells how far the
-        # other has come.
-        if len(found) != 1 or found[0].per or uid not in self.branches:
+        # other has come; nor do rows that another operator sends when its timers fire.
+        if len(found) != 1 or found[0].per or None in self.feeds[uid]:
             return None
         return found[0].delay_ms
 
@@ -88,19 +88,26 @@ def job_clocks(graph: "JobGraph") -> JobClocks:
     for branch in _timed(graph):
         name = names[_identity(branch)]
         clocks[name] = _same(clocks.get(name), branch)
-    branches = {
-        operator.uid: tuple(names.get(_identity(b), "") for b in operator.upstream.branches)
+    feeds = {
+        operator.uid: tuple(
+            None if feed.branch is None else names.get(_identity(feed.branch), "")
+            for feed in operator.feeds
+        )
         for operator in graph.operators
-        if operator.upstream.operator is None
     }
-    # An operator after another goes by the clocks of the first of their chain.
-    readers = {o.uid: frozenset(branches[o.first.uid]) - {""} for o in graph.operators}
-    return JobClocks(clocks, branches, readers)
+    # An operator after others goes by the clocks of all that they go by.
+    readers = {
+        o.uid: frozenset(name for one in o.chain for name in feeds[one.uid] if name)
+        for o in graph.operators
+    }
+    return JobClocks(clocks, feeds, readers)
 
 
 def _timed(graph: "JobGraph") -> "Iterator[Branch]":
     for operator in graph.operators:
-        yield from (b for b in operator.upstream.branches if b.event_time is not None)
+        for feed in operator.feeds:
+            if feed.branch is not None and feed.branch.event_time is not None:
+                yield feed.branch
 
 
 def too_many_values(clock: str, per: str, count: int) -> UserError:
@@ -145,7 +152,7 @@ class EventTimes:
     """
 
     def __init__(self, plan: SubtaskPlan) -> None:
-        self._watermark = plan.watermark
+        self._watermark = plan.row_watermark
         # All rows come in one epoch with the backend batch: nothing would wait for a value.
         per = () if plan.batch else plan.per
         self._inputs = tuple(zip(plan.inputs, per or ("",) * len(plan.inputs), strict=True))
@@ -160,19 +167,20 @@ class EventTimes:
             UserError: there are too many values.
         """
         column = time_column(batch)
-        if column is None or not self._inputs:
+        if column is None or not any(clock for clock, _ in self._inputs):
             return
         timed = column.is_valid().to_numpy(zero_copy_only=False)
         inputs = batch.column(INPUT_COLUMN).to_numpy()
         stamps = column.fill_null(0).to_numpy()
-        self.late_rows += int((timed & (stamps <= self._watermark)).sum())
         for index, (clock, per) in enumerate(self._inputs):
             rows = timed & (inputs == index)
             mine = stamps[rows]
-            if not len(mine):
+            if not clock or not len(mine):
                 continue
+            self.late_rows += int((mine <= self._watermark).sum())
             if per:
-                self._observe_values(clock, per, batch.column(per).filter(pa.array(rows)), mine)
+                column = find_column(batch, per).filter(pa.array(rows))
+                self._observe_values(clock, per, column, mine)
             else:
                 newest = int(mine.max())
                 self.newest[clock] = max(self.newest.get(clock, newest), newest)
@@ -191,7 +199,7 @@ class EventTimes:
             value = None if found is None else str(found)
             known[value] = max(known.get(value, time_ms), time_ms)
         if len(known) > MAX_VALUES:
-            raise too_many_values(clock, per, len(known))
+            raise too_many_values(clock, per.rpartition(".")[2], len(known))
 
 
 @dataclass(frozen=True, slots=True)

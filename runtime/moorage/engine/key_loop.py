@@ -14,7 +14,7 @@ import pyarrow as pa
 from moorage.api.functions import ProcessContext
 from moorage.engine.outputs import FLUSH_ROWS, SubtaskOutput
 from moorage.engine.range_access import BoundRange
-from moorage.engine.rows import Chunk, TupleReader, by_key, chunk_of, times_of
+from moorage.engine.rows import Chunk, by_key, chunk_of, reader_of, times_of
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage.engine.timers import Firing
 from moorage_state.keyed import KeyedStateStore
@@ -49,7 +49,7 @@ class KeyLoop:
         self._out = sending.buffer
         self._firing = firing
         self._codec = KeyCodec(plan.key_types)
-        self._reader = TupleReader(plan.columns)
+        self._reader = reader_of(plan)
         self.in_key = False
         self.keys = 0
 
@@ -97,7 +97,7 @@ class KeyLoop:
         # The watermark of an epoch lies before the rows that inputs bring in it, but behind what an
         # operator sent when its own timers fired at that watermark: after another operator rows
         # come first.
-        rows_first = self._plan.upstream is not None
+        rows_first = bool(self._plan.upstreams)
         delay = self._plan.timer_delay_ms
         spans = zip(
             chunk.keys, by_key(rows, chunk.starts), by_key(times, chunk.starts), strict=True

@@ -11,11 +11,9 @@ from functools import reduce
 from operator import and_
 from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import (
     BinaryType,
     ByteType,
@@ -27,7 +25,7 @@ from pyspark.sql.types import (
 
 from moorage.api.declarations import arrow_schema
 from moorage.api.functions import OutputTag
-from moorage.api.graph import Branch, JobGraph, OperatorNode, SinkNode
+from moorage.api.graph import Branch, Feed, JobGraph, OperatorNode, SinkNode
 from moorage.api.sinks import Sink
 from moorage.api.streams import DataStream
 from moorage.engine.columns import (
@@ -46,16 +44,16 @@ from moorage.engine.columns import (
     TIME_COLUMN,
     broadcast_column,
     side_column,
+    stream_column,
 )
 from moorage.engine.event_time import Watermarks, job_clocks
+from moorage.engine.key_group_columns import key_group_column
 from moorage.engine.placement import Placement
 from moorage.engine.range_access import LeasedRange
-from moorage.engine.rows import column_values
 from moorage.engine.subtask import run_subtask, stage_rows
 from moorage.engine.subtask_plan import OperatorStatePlan, SideOutputPlan, SubtaskPlan, Upstream
 from moorage_state.keyed.schema import StateSchema
-from moorage_state.keygroups import FLINK_MURMUR, SPARK_XXHASH64
-from moorage_state.keyhashes import flink_groups, groups_of_hashes, utf8_hashes
+from moorage_state.keygroups import SPARK_XXHASH64
 
 _T = TypeVar("_T")
 _HASH = "_m_hash"
@@ -105,7 +103,7 @@ class Outlets:
     """The outputs of one operator.
 
     Attributes:
-        consumers: the operators that read any of them.
+        consumers: the operators that read any of them; each as often as it does.
         sinks: uids and sinks of the main output.
         main_read: whether an operator reads the main output.
         sides: its side outputs.
@@ -135,8 +133,10 @@ class Outlets:
 
 def outlets_of(graph: JobGraph, operator: OperatorNode) -> Outlets:
     """The outputs of an operator, as the graph uses them."""
-    consumers = tuple(o for o in graph.operators if o.upstream.operator is operator)
-    read = {o.upstream.side_output for o in consumers}
+    reads = [(o, f.keyed.stream) for o in graph.operators for f in o.feeds]
+    reads = [(reader, stream) for reader, stream in reads if stream.operator is operator]
+    consumers = tuple(reader for reader, _ in reads)
+    read = {stream.side_output for _, stream in reads}
     sides = tuple(
         SideOutputPlan(
             side.name,
@@ -270,7 +270,7 @@ class EpochPlanner:
 
     def subtask_plan(self, spec: EpochPlan, operator: OperatorNode) -> SubtaskPlan:
         """What the subtasks of `operator` are told; asks nothing of Spark."""
-        upstream, outlets, clocks = operator.upstream.operator, self.outlets(operator), self.clocks
+        outlets, clocks, upstreams = self.outlets(operator), self.clocks, self._upstreams(operator)
         watermark = spec.watermarks.of(operator.uid)
         before = spec.watermarks.before(operator.uid)
         return SubtaskPlan(
@@ -281,16 +281,16 @@ class EpochPlanner:
             parallelism=self.parallelism,
             max_parallelism=self.max_parallelism,
             function=operator.function,
-            columns=tuple(operator.upstream.schema.names),
+            columns=columns_of(operator),
             key_columns=operator.key_columns,
             key_types=operator.key_types,
             output=arrow_schema(operator.output),
             watermark=watermark,
-            row_watermark=before if upstream else watermark,
+            row_watermark=before if upstreams else watermark,
             ranges=spec.ranges[operator.uid],
             token=spec.token,
-            inputs=clocks.branches.get(operator.uid, ()),
-            per=clocks.per(operator.uid),
+            inputs=tuple(clock or "" for clock in clocks.feeds[operator.uid]),
+            per=self._per(operator),
             now_ms=spec.now_ms,
             next_timers=array("q", spec.next_timers.get(operator.uid, ())),
             timer_delay_ms=clocks.within_keys(operator.uid),
@@ -300,19 +300,39 @@ class EpochPlanner:
             time_columns=_time_columns(operator),
             null_keys_to=_name_of(operator.null_key),
             bad_times_to=_name_of(operator.bad_time),
-            upstream=self._upstream(operator),
+            upstreams=upstreams,
+            streams=_streams(operator),
             schemas=tuple(spec.schemas.get(operator.uid, ())),
             sinks=outlets.sinks,
             operator_state=spec.operator_states.get(operator.uid),
             batch=self.batch,
         )
 
-    def _upstream(self, operator: OperatorNode) -> Upstream | None:
-        producer = operator.upstream.operator
-        if producer is None:
-            return None
-        first = self.outlets(producer).consumers[0]
-        return Upstream(producer.uid, operator.upstream.side_output or "", first is operator)
+    def _upstreams(self, operator: OperatorNode) -> tuple[Upstream, ...]:
+        several = len(operator.feeds) > 1
+        return tuple(
+            Upstream(f.producer.uid, f.keyed.stream.side_output or "", i if several else None)
+            for i, f in enumerate(operator.feeds)
+            if f.producer is not None
+        )
+
+    def _per(self, operator: OperatorNode) -> tuple[str, ...]:
+        """By feed, where the column lies by whose values its clock counts."""
+        per = self.clocks.per(operator.uid)
+        if operator.second is None:
+            return per
+        return tuple(
+            f"{stream_column(feed.side)}.{name}" if name else ""
+            for feed, name in zip(operator.feeds, per, strict=True)
+        )
+
+    def forwards(self, operator: OperatorNode, feed: Feed) -> bool:
+        """Whether this one, of all feeds that read its producer, passes acknowledgements on."""
+        if feed.producer is None:
+            return False
+        first = next(f for f in operator.feeds if f.producer is feed.producer)
+        chosen = self.outlets(feed.producer).consumers[0]
+        return chosen is operator and first.side == feed.side
 
 
 class _Build:
@@ -340,19 +360,16 @@ class _Build:
     def _share_batch(self) -> None:
         """Keep the micro-batch where more than one consumer would read its source again."""
         graph = self._p.graph
-        readers = [o.upstream.branches for o in graph.operators]
-        readers += [s.upstream.branches for s in graph.sinks]
-        readers += [o.broadcast_branches for o in graph.operators]
-        if self._batch is not None and sum(map(len, readers)) > 1:
+        readers = [f.branch for o in graph.operators for f in o.feeds if f.branch is not None]
+        readers += [branch for s in graph.sinks for branch in s.upstream.branches]
+        readers += [branch for o in graph.operators for branch in o.broadcast_branches]
+        if self._batch is not None and len(readers) > 1:
             self._batch = self._batch.persist()
             self._persisted.append(self._batch)
 
     def _operator(self, operator: OperatorNode) -> DataFrame:
-        upstream = operator.upstream.operator
-        if upstream is None:
-            rows = self._from_inputs(operator)
-        else:
-            rows = self._from_operator(operator, upstream)
+        parts = [self._fed(operator, index) for index in range(len(operator.feeds))]
+        rows = reduce(_union, parts)
         if operator.broadcast is not None:
             rows = rows.unionByName(
                 self._to_all(operator.broadcast.stream.branches), allowMissingColumns=True
@@ -382,25 +399,21 @@ class _Build:
 
     # -- rows on their way to a subtask ----------------------------------------------------
 
-    def _from_inputs(self, operator: OperatorNode) -> DataFrame:
-        parts = [
-            self._keyed_branch(operator, i, branch)
-            for i, branch in enumerate(operator.upstream.branches)
-        ]
-        return reduce(DataFrame.unionByName, parts)
-
-    def _keyed_branch(self, operator: OperatorNode, index: int, branch: Branch) -> DataFrame:
-        """Rows of one input."""
-        rows = branch.apply(self._input(branch))
-        key = (operator.uid, "branch", str(index))
-        columns = self._p.once(key, lambda: self._branch_columns(operator, index, branch, rows))
-        return rows.select(*columns)
+    def _fed(self, operator: OperatorNode, index: int) -> DataFrame:
+        """The rows of one feed."""
+        feed, key = operator.feeds[index], (operator.uid, "feed", str(index))
+        if isinstance(feed.source, Branch):
+            rows = feed.source.apply(self._input(feed.source))
+            make = self._branch_columns
+        else:
+            rows = self._sent(operator, index, feed, feed.source)
+            make = self._output_columns
+        return rows.select(*self._p.once(key, lambda: make(operator, index, feed, rows.schema)))
 
     def _branch_columns(
-        self, operator: OperatorNode, index: int, branch: Branch, rows: DataFrame
+        self, operator: OperatorNode, index: int, feed: Feed, schema: StructType
     ) -> list[Column]:
-        branches = operator.upstream.branches
-        group, digest = self._key_group(operator)
+        group, digest = self._key_group(operator, feed)
         columns = [
             sf.lit(ROW).cast("tinyint").alias(KIND_COLUMN),
             group.alias(GROUP_COLUMN),
@@ -408,14 +421,15 @@ class _Build:
             sf.monotonically_increasing_id().alias(SOURCE_ORDER),
             self._owner(group).alias(TARGET_COLUMN),
         ]
-        timed = any(b.event_time is not None for b in branches)
-        if timed:
-            columns.append(_event_time(rows.schema, branch.event_time).alias(TIME_COLUMN))
-        if timed or len(branches) > 1:
-            columns.append(sf.lit(index).alias(INPUT_COLUMN))
         # Columns that this operator has no use for are left out: they would cost as much as the
         # user's own on their way through shuffle, sort and Arrow.
-        return [*(sf.col(f"`{name}`") for name in rows.columns), *columns]
+        if is_timed(operator):
+            columns.append(_event_time(schema, feed.event_time).alias(TIME_COLUMN))
+        return [
+            *_row_columns(operator, feed, schema.names),
+            *columns,
+            *_input_column(operator, index),
+        ]
 
     def _to_all(self, branches: Sequence[Branch]) -> DataFrame:
         """The rows of a broadcast stream, once for each subtask."""
@@ -424,24 +438,29 @@ class _Build:
         times = [_event_time(f.schema, b.event_time) for f, b in zip(frames, branches, strict=True)]
         return to_all(frames, times if timed else [], self._p.parallelism)
 
-    def _from_operator(self, operator: OperatorNode, producer: OperatorNode) -> DataFrame:
+    def _sent(
+        self, operator: OperatorNode, index: int, feed: Feed, producer: OperatorNode
+    ) -> DataFrame:
+        """The rows of another operator's output, and acknowledgements."""
         outlets, rows = self._p.outlets(producer), self._outputs[producer.uid]
-        pick = self._p.once((operator.uid, "pick"), lambda: outlets.pick(operator.upstream))
-        columns = self._p.once((operator.uid, "columns"), lambda: self._output_columns(operator))
+        key = (operator.uid, "pick", str(index))
+        pick = self._p.once(key, lambda: outlets.pick(feed.keyed.stream))
         if pick is not None:
             wanted, taken = pick
             rows = rows.where(wanted).select(*taken)
-        return rows.select(*columns)
+        # Each acknowledgement takes one way.
+        return rows if self._p.forwards(operator, feed) else rows.where(sf.col(KIND_COLUMN) == ROW)
 
-    def _output_columns(self, operator: OperatorNode) -> list[Column]:
-        upstream = operator.upstream
-        group, digest = self._key_group(operator)
+    def _output_columns(
+        self, operator: OperatorNode, index: int, feed: Feed, schema: StructType
+    ) -> list[Column]:
+        group, digest = self._key_group(operator, feed)
         is_row = sf.col(KIND_COLUMN) == ROW
         return [
-            *(sf.col(f"`{name}`") for name in upstream.schema.names),
+            *_row_columns(operator, feed, feed.keyed.stream.schema.names),
             sf.col(KIND_COLUMN),
             sf.when(is_row, group).alias(GROUP_COLUMN),
-            _event_time(upstream.schema, upstream.event_time).alias(TIME_COLUMN),
+            _event_time(schema, feed.event_time).alias(TIME_COLUMN),
             sf.col(ACK_COLUMN),
             sf.when(is_row, digest).alias(_HASH),
             sf.col(ORDINAL_COLUMN).alias(SOURCE_ORDER),
@@ -449,6 +468,7 @@ class _Build:
             sf.when(is_row, self._owner(group))
             .otherwise(sf.col(TARGET_COLUMN))
             .alias(TARGET_COLUMN),
+            *_input_column(operator, index),
         ]
 
     def _input(self, branch: Branch) -> DataFrame:
@@ -460,8 +480,8 @@ class _Build:
         index = graph.inputs.index(branch.node)
         return self._batch.where(sf.col(_TAG) == index).select(f"_m_c{index}.*")
 
-    def _key_group(self, operator: OperatorNode) -> tuple[Column, Column]:
-        columns, types = operator.key_columns, operator.key_types
+    def _key_group(self, operator: OperatorNode, feed: Feed) -> tuple[Column, Column]:
+        columns, types = feed.keyed.columns, operator.key_types
         digest = sf.xxhash64(*(sf.col(f"`{c}`") for c in columns))
         most = self._p.max_parallelism
         return key_group_column(self._p.key_hash, columns, types, digest, most), digest
@@ -498,6 +518,48 @@ class _Build:
         return rows.mapInArrow(stage, _ACK_SCHEMA)
 
 
+def columns_of(operator: OperatorNode) -> tuple[str, ...]:
+    """The columns that rows of an operator have in subtasks, beside the engine's own."""
+    if operator.second is None:
+        return tuple(operator.upstream.schema.names)
+    return (*operator.key_columns, stream_column(0), stream_column(1))
+
+
+def is_timed(operator: OperatorNode) -> bool:
+    """Whether rows of an operator have a column of times."""
+    return any(feed.branch is None or feed.event_time is not None for feed in operator.feeds)
+
+
+def has_inputs_column(operator: OperatorNode) -> bool:
+    """Whether rows of an operator tell by which feed they came."""
+    feeds = operator.feeds
+    return len(feeds) > 1 or (feeds[0].branch is not None and is_timed(operator))
+
+
+def _streams(operator: OperatorNode) -> tuple[tuple[str, ...], ...]:
+    if operator.second is None:
+        return ()
+    return tuple(tuple(keyed.stream.schema.names) for keyed in operator.keyed_inputs)
+
+
+def _union(one: DataFrame, other: DataFrame) -> DataFrame:
+    return one.unionByName(other, allowMissingColumns=True)
+
+
+def _row_columns(operator: OperatorNode, feed: Feed, names: Sequence[str]) -> list[Column]:
+    """A stream's columns; of one of two its key under one name, and its rows as structs."""
+    columns = [sf.col(f"`{name}`") for name in names]
+    if operator.second is None:
+        return columns
+    pairs = zip(feed.keyed.columns, operator.key_columns, strict=True)
+    keys = [sf.col(f"`{mine}`").alias(name) for mine, name in pairs]
+    return [*keys, sf.struct(*columns).alias(stream_column(feed.side))]
+
+
+def _input_column(operator: OperatorNode, index: int) -> list[Column]:
+    return [sf.lit(index).alias(INPUT_COLUMN)] if has_inputs_column(operator) else []
+
+
 def _order(operator: OperatorNode, columns: Sequence[str]) -> list[Column]:
     """The order of rows within a subtask."""
     ties = [name for name in TIES if name in columns]
@@ -511,10 +573,7 @@ def _order(operator: OperatorNode, columns: Sequence[str]) -> list[Column]:
 
 
 def _time_columns(operator: OperatorNode) -> tuple[str, ...]:
-    upstream = operator.upstream
-    if upstream.operator is not None:
-        return (upstream.event_time,) if upstream.event_time is not None else ()
-    return tuple(branch.event_time or "" for branch in upstream.branches)
+    return tuple(feed.event_time or "" for feed in operator.feeds)
 
 
 def _name_of(aside: str | OutputTag) -> str:
@@ -528,56 +587,3 @@ def _event_time(schema: StructType, column: str | None) -> Column:
     if isinstance(schema[column].dataType, LongType):
         return sf.col(f"`{column}`")
     return sf.floor(sf.unix_micros(sf.col(f"`{column}`")) / sf.lit(_MS)).cast("long")
-
-
-def key_group_column(
-    key_hash: str, columns: Sequence[str], types: Sequence[str], digest: Column, most: int
-) -> Column:
-    """The key group of each row.
-
-    Args:
-        types: the DDL types of the key columns.
-        digest: `xxhash64` of them.
-        most: maxParallelism.
-    """
-    if key_hash != FLINK_MURMUR:
-        return sf.pmod(digest, sf.lit(most)).cast("int")
-    ddl = tuple(types)
-
-    def groups(*arrays: pa.Array) -> pa.Array:
-        return arrow_groups(arrays, ddl, most)
-
-    # The stubs know only UDFs that name their kind; at run time that warns: type hints say it.
-    udf: Any = arrow_udf
-    hashed = udf(groups, IntegerType())
-    made: Column = hashed(*(sf.col(f"`{name}`") for name in columns))
-    return made
-
-
-def arrow_groups(
-    arrays: Sequence[pa.Array], types: Sequence[str], max_parallelism: int
-) -> pa.Array:
-    """The key groups of the keys in these columns under `flink-murmur`."""
-    first = arrays[0]
-    text = pa.types.is_string(first.type) or pa.types.is_large_string(first.type)
-    if len(arrays) == 1 and text and first.null_count == 0:
-        hashes = utf8_hashes(*_utf8(first))
-        return pa.array(groups_of_hashes(hashes, max_parallelism), pa.int32())
-    if len(arrays) == 1 and pa.types.is_integer(first.type) and first.null_count == 0:
-        values: list[Any] = [first.to_numpy()]
-    else:
-        # A key with a null has the group of hash 0: its row is counted where it comes to.
-        values = [column_values(array) for array in arrays]
-    return pa.array(flink_groups(types, max_parallelism)(values), pa.int32())
-
-
-def _utf8(array: pa.Array) -> tuple[bytes, Any]:
-    """The bytes of a column of strings without nulls, and where each begins."""
-    _, offsets_of, data_of = array.buffers()
-    width = np.int64 if pa.types.is_large_string(array.type) else np.int32
-    if not len(array):
-        return b"", np.zeros(1, np.int64)
-    offsets = np.frombuffer(offsets_of, width)[array.offset : array.offset + len(array) + 1]
-    start, end = int(offsets[0]), int(offsets[-1])
-    data = data_of.slice(start, end - start).to_pybytes() if data_of is not None else b""
-    return data, offsets.astype(np.int64) - start

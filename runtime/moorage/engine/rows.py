@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from moorage.engine.columns import GROUP_COLUMN, INPUT_COLUMN, TIME_COLUMN
+from moorage.engine.columns import GROUP_COLUMN, INPUT_COLUMN, TIME_COLUMN, stream_column
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.keys import KeyCodec
 
@@ -79,6 +79,29 @@ class TupleReader:
         """The rows of `batch`, which holds at least the stream's columns, by name."""
         values = [column_values(batch.column(name)) for name in self._columns]
         return list(map(self._make, zip(*values, strict=True)))
+
+
+class TwoStreamReader:
+    """Makes pairs of the rows of an operator over two streams: the side, and the named tuple."""
+
+    def __init__(self, streams: Sequence[Sequence[str]]) -> None:
+        self._readers = [TupleReader(columns) for columns in streams]
+
+    def rows(self, batch: pa.RecordBatch) -> list[Any]:
+        """The rows of `batch` in their order."""
+        found: list[Any] = [None] * batch.num_rows
+        for side, reader in enumerate(self._readers):
+            structs = batch.column(stream_column(side))
+            places = np.flatnonzero(structs.is_valid().to_numpy(zero_copy_only=False))
+            mine = pa.RecordBatch.from_struct_array(structs.take(pa.array(places)))
+            for place, row in zip(places.tolist(), reader.rows(mine), strict=True):
+                found[place] = side, row
+        return found
+
+
+def reader_of(plan: SubtaskPlan) -> TupleReader | TwoStreamReader:
+    """What makes of rows what `process` gets."""
+    return TwoStreamReader(plan.streams) if plan.streams else TupleReader(plan.columns)
 
 
 class Chunk(NamedTuple):
@@ -188,7 +211,7 @@ class RowFilter:
             rows, batch = _split(batch, null)
             self.null_keys += rows.num_rows
             # Nulls alone are what Spark makes of a line that it cannot read.
-            self.null_rows += _null_rows(rows, self._plan.columns)
+            self.null_rows += _null_rows(rows, self._plan)
             aside.append((self._plan.null_keys_to, rows))
         if (missing := missing_times(batch, self._plan.time_columns)) is not None:
             self._note_bad_time(batch, int(missing.argmax()))
@@ -212,7 +235,8 @@ class RowFilter:
         plan = self._plan
         values = tuple(batch.column(name)[row].as_py() for name in plan.key_columns)
         index = batch.column(INPUT_COLUMN)[row].as_py() if len(plan.time_columns) > 1 else 0
-        source = f"input={plan.inputs[index]} " if plan.inputs else ""
+        clock = plan.inputs[index] if plan.inputs else ""
+        source = f"input={clock} " if clock else ""
         key = values[0] if len(values) == 1 else values
         self.first_bad_time = f"{source}column={plan.time_columns[index]} key={key!r:.100}"
 
@@ -240,8 +264,12 @@ def _split(batch: pa.RecordBatch, odd: NDArray[np.bool_]) -> tuple[pa.RecordBatc
     return batch.filter(mask), batch.filter(pc.invert(mask))
 
 
-def _null_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> int:
+def _null_rows(batch: pa.RecordBatch, plan: SubtaskPlan) -> int:
+    columns = [batch.column(name) for name in plan.columns]
+    if plan.streams:
+        # A field of a struct that is null is null, too.
+        columns = [c for side in range(2) for c in batch.column(stream_column(side)).flatten()]
     null = np.ones(batch.num_rows, dtype=bool)
-    for name in columns:
-        null &= batch.column(name).is_null().to_numpy(zero_copy_only=False)
+    for column in columns:
+        null &= column.is_null().to_numpy(zero_copy_only=False)
     return int(null.sum())

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from moorage.api.functions import (
     KeyedProcessFunction,
@@ -33,6 +34,7 @@ from moorage.engine.chunk_timers import ChunkTimers
 from moorage.engine.columns import (
     ACK_COLUMN,
     GROUP_COLUMN,
+    INPUT_COLUMN,
     KIND_COLUMN,
     MARK_COLUMN,
     ROW,
@@ -211,7 +213,7 @@ class _Subtask:
             else KeyLoop(*common)
         )
         self._rows_in = 0
-        self._read = Tally()
+        self._read = [Tally()] * len(plan.upstreams)
         self._filter = RowFilter(plan)
         self._times = EventTimes(plan)
         # A long-lived one was opened when its worker took it.
@@ -238,8 +240,7 @@ class _Subtask:
             batches = yield from self._operator_state.take_broadcast(batches, self._sending)
             self._rows_in += self._operator_state.broadcast_rows if self._header.subtask == 0 else 0
         for batch in batches:
-            if plan.upstream is not None:
-                self._read += tally(batch.column(MARK_COLUMN).to_numpy())
+            self._tally(batch)
             self._times.observe(batch)
             keyed, aside = self._filter.sort_out(batch)
             for name, rows in aside:
@@ -256,6 +257,14 @@ class _Subtask:
             self._store.finish()
         # Last: whoever has read an acknowledgement has read all rows before it.
         yield self._ack_batch(self._range.prepare())
+
+    def _tally(self, batch: pa.RecordBatch) -> None:
+        """Add up the marks of rows that other operators sent."""
+        for position, up in enumerate(self._plan.upstreams):
+            marks = batch.column(MARK_COLUMN)
+            if up.feed is not None:
+                marks = marks.filter(pc.equal(batch.column(INPUT_COLUMN), up.feed))
+            self._read[position] += tally(marks.to_numpy())
 
     def close(self) -> None:
         """The epoch is done: close the function, or keep it for the next one."""
@@ -283,7 +292,6 @@ class _Subtask:
 
     def _ack_batch(self, delta: str) -> pa.RecordBatch:
         plan, firing, odd, state = self._plan, self._firing, self._filter, self._operator_state
-        up = plan.upstream
         ack = Ack(
             uid=plan.uid,
             subtask=self._header.subtask,
@@ -305,7 +313,10 @@ class _Subtask:
             committables=self._sending.finish(),
             queryable=self._store.kv_states.names(),
             sent=self._sending.sent,
-            read=ReadRows(up.uid, up.side_output, self._read) if up is not None else None,
+            read=tuple(
+                ReadRows(up.uid, up.side_output, mine)
+                for up, mine in zip(plan.upstreams, self._read, strict=True)
+            ),
             null_keys=odd.null_keys,
             null_rows=odd.null_rows,
             bad_times=odd.bad_times,
@@ -316,8 +327,7 @@ class _Subtask:
             else 0,
             bad_broadcast=state.first_bad_time if state is not None else "",
         )
-        forwarded = self._header.acks if up is not None and up.forwards else ()
-        raws = (encode_ack(ack), *forwarded)
+        raws = (encode_ack(ack), *self._header.acks)
         return ack_batch(raws, plan.carried, ack.subtask, downstream=plan.downstream)
 
 

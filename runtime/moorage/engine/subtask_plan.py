@@ -71,12 +71,12 @@ class SideOutputPlan:
 class Upstream:
     """The output `side_output` ("" for the main one) of another operator.
 
-    `forwards` tells that this operator, of all that read it, passes its acknowledgements on.
+    `feed` tells which rows are of it, where the operator has several feeds.
     """
 
     uid: str
     side_output: str = ""
-    forwards: bool = True
+    feed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,11 @@ class SubtaskPlan:
         watermark: up to which event-time timers are due; with `timer_delay_ms` at the least.
         row_watermark: what rows find.
         ranges: by subtask, its range at the version this epoch reads.
-        inputs: clocks of the inputs, "" where one has none; the input column holds positions in it.
+        inputs: clocks of the feeds, "" where one has none; the input column holds positions in it.
         per: the column by whose values each of them counts, "" for those that do not; empty where
             none does.
+        streams: of an operator over two streams, the columns of each; `columns` are those of the
+            key then, and one for each stream's rows.
         now_ms: the epoch's processing time.
         next_timers: by subtask, a processing time before which none of its stored timers is due;
             empty where nothing is known.
@@ -98,11 +100,10 @@ class SubtaskPlan:
         batch: this epoch holds all there is: no state is read or kept.
         downstream: whether operators read any of its outputs.
         main_read: whether one of these reads the main output.
-        time_columns: by position in `inputs` the column of event time, empty for an input that
-            declares none; of another operator's output its one; nothing where none is declared.
+        time_columns: by feed the column of event time, empty for one that declares none.
         null_keys_to: name of the side output for rows whose key is null; empty where there is none.
         bad_times_to: the same for rows without the event time that their input declares.
-        upstream: whose output is read, if it is an operator's.
+        upstreams: the outputs of other operators that are read.
         operator_state: for an operator with operator state or broadcast rows.
     """
 
@@ -132,7 +133,8 @@ class SubtaskPlan:
     time_columns: tuple[str, ...] = ()
     null_keys_to: str = ""
     bad_times_to: str = ""
-    upstream: Upstream | None = None
+    upstreams: tuple[Upstream, ...] = ()
+    streams: tuple[tuple[str, ...], ...] = ()
     schemas: tuple[StateSchema, ...] = ()
     sinks: tuple[tuple[str, Sink], ...] = ()
     operator_state: OperatorStatePlan | None = None

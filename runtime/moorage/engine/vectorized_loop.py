@@ -59,7 +59,7 @@ class VectorizedLoop:
         self._store = store
         self._firing, self._timers = firing, timers
         # See `KeyLoop`; with the backend batch there is nothing before the rows.
-        self._rows_first = plan.upstream is not None or plan.batch
+        self._rows_first = bool(plan.upstreams) or plan.batch
         self._last: tuple[list[bytes], pa.Array] | None = None
         self._any_due: bool | None = None
         self.in_key = False

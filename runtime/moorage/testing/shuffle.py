@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from moorage.api.declarations import arrow_schema
-from moorage.api.graph import Branch, OperatorNode
+from moorage.api.graph import Branch, Feed, OperatorNode
 from moorage.api.streams import DataStream
 from moorage.engine.columns import (
     ACK,
@@ -30,9 +30,10 @@ from moorage.engine.columns import (
     TIME_COLUMN,
     broadcast_column,
     side_column,
+    stream_column,
 )
 from moorage.engine.output_types import misfit
-from moorage.engine.plan import TIES, EpochPlan, EpochPlanner
+from moorage.engine.plan import TIES, EpochPlan, EpochPlanner, has_inputs_column, is_timed
 from moorage.engine.subtask import stage_rows
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.canonical.hashing import key_groups
@@ -122,11 +123,8 @@ class Shuffle:
 
     def _batches(self, operator: OperatorNode) -> list[list[pa.RecordBatch]]:
         """By subtask, its rows as batches, what is no row first."""
-        upstream = operator.upstream.operator
-        if upstream is None:
-            heads, rows = _EMPTY, self._from_inputs(operator)
-        else:
-            heads, rows = self._from_operator(operator, upstream)
+        fed = [self._fed(operator, index) for index in range(len(operator.feeds))]
+        heads, rows = map(_together, zip(*fed, strict=True))
         for_all = self._for_all(operator)
         rows = _sorted(rows, [GROUP_COLUMN, *operator.key_columns])
         count = self._p.parallelism
@@ -150,38 +148,35 @@ class Shuffle:
         return np.array([owner(int(g), count, most) for g in groups], dtype=np.int64)
 
     def _cut(self, parts: Sequence[pa.Table]) -> list[pa.RecordBatch]:
-        together = pa.concat_tables(
-            [part for part in parts if part.num_columns], promote_options="default"
-        )
+        together = _together(parts)
         unused = [n for n in (SOURCE_ORDER, TARGET_COLUMN) if n in together.column_names]
         made: list[pa.RecordBatch] = (
             together.drop_columns(unused).combine_chunks().to_batches(self._batch_rows)
         )
         return made
 
-    def _from_inputs(self, operator: OperatorNode) -> pa.Table:
-        branches = operator.upstream.branches
-        timed = any(b.event_time is not None for b in branches)
-        parts = []
-        for index, branch in enumerate(branches):
-            rows = self._rows(branch)
-            parts.append(self._keyed(operator, rows, index, branch.event_time, timed=timed))
-        return _numbered(pa.concat_tables(parts))
+    def _fed(self, operator: OperatorNode, index: int) -> tuple[pa.Table, pa.Table]:
+        """Acknowledgements and rows of one feed."""
+        feed, heads = operator.feeds[index], _EMPTY
+        if isinstance(feed.source, Branch):
+            stream = self._rows(feed.source)
+            kinds = pa.array(np.full(len(stream), ROW, np.int8))
+            engine = _numbered(pa.table({KIND_COLUMN: kinds}))
+        else:
+            heads, stream, engine = self._sent(feed, feed.source)
+            if not self._p.forwards(operator, feed):
+                heads = _EMPTY
+        engine = engine.append_column(GROUP_COLUMN, self._groups(operator, feed, stream))
+        if is_timed(operator):
+            engine = engine.append_column(TIME_COLUMN, _times(stream, feed.event_time))
+        if has_inputs_column(operator):
+            inputs = pa.array(np.full(len(stream), index, np.int32))
+            engine = engine.append_column(INPUT_COLUMN, inputs)
+        return heads, _beside(_row_columns(operator, feed, stream), engine)
 
-    def _keyed(
-        self, operator: OperatorNode, rows: pa.Table, index: int, time: str | None, *, timed: bool
-    ) -> pa.Table:
-        rows = rows.append_column(KIND_COLUMN, pa.array(np.full(len(rows), ROW, np.int8)))
-        rows = rows.append_column(GROUP_COLUMN, self._groups(operator, rows))
-        if timed:
-            rows = rows.append_column(TIME_COLUMN, _times(rows, time))
-        if timed or len(operator.upstream.branches) > 1:
-            rows = rows.append_column(INPUT_COLUMN, pa.array(np.full(len(rows), index, np.int32)))
-        return rows
-
-    def _groups(self, operator: OperatorNode, rows: pa.Table) -> pa.Array:
+    def _groups(self, operator: OperatorNode, feed: Feed, rows: pa.Table) -> pa.Array:
         groups = key_groups(operator.key_types, self._p.max_parallelism, self._p.key_hash)
-        columns = [rows.column(name).to_pylist() for name in operator.key_columns]
+        columns = [rows.column(name).to_pylist() for name in feed.keyed.columns]
         return pa.array(groups(zip(*columns, strict=True)), pa.int32())
 
     def _for_all(self, operator: OperatorNode) -> pa.Table:
@@ -205,24 +200,20 @@ class Shuffle:
             parts.append(rows)
         return _sorted(_numbered(pa.concat_tables(parts)), [])
 
-    def _from_operator(
-        self, operator: OperatorNode, producer: OperatorNode
-    ) -> tuple[pa.Table, pa.Table]:
-        """Acknowledgements, and rows of the output that is read."""
-        made = self._outputs[producer.uid]
+    def _sent(self, feed: Feed, producer: OperatorNode) -> tuple[pa.Table, pa.Table, pa.Table]:
+        """Acknowledgements, and of the output that is read its rows and the engine's columns."""
+        made, stream = self._outputs[producer.uid], feed.keyed.stream
         is_ack = pc.equal(made.column(KIND_COLUMN), pa.scalar(ACK, pa.int8()))
         heads = made.filter(is_ack).select([KIND_COLUMN, ACK_COLUMN, TARGET_COLUMN])
-        rows = self._picked(operator.upstream, producer, made.filter(pc.invert(is_ack)))
-        upstream = operator.upstream
-        rows = rows.append_column(GROUP_COLUMN, self._groups(operator, rows))
-        rows = rows.append_column(TIME_COLUMN, _times(rows, upstream.event_time))
-        names = [SOURCE_ORDER if n == ORDINAL_COLUMN else n for n in rows.column_names]
-        return heads, rows.rename_columns(names).drop_columns([ACK_COLUMN])
+        rows = self._picked(stream, producer, made.filter(pc.invert(is_ack)))
+        engine = rows.select([KIND_COLUMN, ORDINAL_COLUMN, MARK_COLUMN])
+        engine = engine.rename_columns([KIND_COLUMN, SOURCE_ORDER, MARK_COLUMN])
+        return heads, rows.select(stream.schema.names), engine
 
     def _picked(self, stream: DataStream, producer: OperatorNode, rows: pa.Table) -> pa.Table:
         outlets = self._p.outlets(producer)
         read = {s.name: side_column(i) for i, s in enumerate(outlets.sides) if s.read}
-        engine = [KIND_COLUMN, ORDINAL_COLUMN, MARK_COLUMN, ACK_COLUMN]
+        engine = [KIND_COLUMN, ORDINAL_COLUMN, MARK_COLUMN]
         if stream.side_output is None:
             for column in read.values():
                 rows = rows.filter(pc.is_null(rows.column(column)))
@@ -259,6 +250,27 @@ class Shuffle:
             for batch in stage_rows(*ids, node.sink, schema, batches):
                 found += batch.column(ACK_COLUMN).to_pylist()
         return found
+
+
+def _row_columns(operator: OperatorNode, feed: Feed, rows: pa.Table) -> pa.Table:
+    """A stream's columns; of one of two its key under one name, and its rows as structs."""
+    if operator.second is None:
+        return rows
+    structs = rows.to_struct_array() if len(rows) else pa.array([], pa.struct(rows.schema))
+    pairs = zip(feed.keyed.columns, operator.key_columns, strict=True)
+    keys = {name: rows.column(mine) for mine, name in pairs}
+    return pa.table({**keys, stream_column(feed.side): structs})
+
+
+def _together(parts: Sequence[pa.Table]) -> pa.Table:
+    """All rows, with nulls in the columns that theirs has not."""
+    some = [part for part in parts if part.num_columns]
+    return pa.concat_tables(some, promote_options="default") if some else _EMPTY
+
+
+def _beside(one: pa.Table, other: pa.Table) -> pa.Table:
+    columns = dict(zip(one.column_names, one.columns, strict=True))
+    return pa.table({**columns, **dict(zip(other.column_names, other.columns, strict=True))})
 
 
 def _times(rows: pa.Table, column: str | None) -> pa.Array:

@@ -296,8 +296,9 @@ def _operator() -> Any:
         upstream=stream,
         broadcast=None,
         broadcast_branches=(),
+        feeds=(),
     )
-    operator.first = operator
+    operator.chain = (operator,)
     return operator
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
+from moorage.api.graph import KeyedInput
 from moorage.driver.session import spare_byte_counts
 
 LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -18,9 +19,13 @@ def _schema(*kinds: Any) -> StructType:
 def _set(operator: StructType, sink: StructType, conf: dict[str, str]) -> dict[str, str]:
     """What `spare_byte_counts` sets for a job of one operator and one sink."""
     done: dict[str, str] = {}
+    read: Any
     spark: Any = SimpleNamespace(conf=SimpleNamespace(set=done.__setitem__))
-    nodes = [SimpleNamespace(upstream=SimpleNamespace(schema=s)) for s in (operator, sink)]
-    graph: Any = SimpleNamespace(operators=nodes[:1], sinks=nodes[1:])
+    read, sent = (SimpleNamespace(schema=schema) for schema in (operator, sink))
+    graph: Any = SimpleNamespace(
+        operators=[SimpleNamespace(keyed_inputs=(KeyedInput(read, ("c0",)),))],
+        sinks=[SimpleNamespace(upstream=sent)],
+    )
     settings: Any = SimpleNamespace(spark_conf=conf)
     spare_byte_counts(spark, graph, settings)
     return done

@@ -90,7 +90,7 @@ class Operator:
             token=self.token,
             inputs=("clicks",),
             schemas=self.schemas,
-            timer_delay_ms=None if "upstream" in changes else 0,
+            timer_delay_ms=None if "upstreams" in changes else 0,
         )
         return replace(plan, **changes)
 

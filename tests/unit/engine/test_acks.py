@@ -45,7 +45,7 @@ def chained(*, read=(MARKS, MARKS), side="", **changes):
     sent = [{side: tally_of(mark, 2)} for mark in MARKS]
     upstream = [ack("a", i, output="o", sent=some) for i, some in enumerate(sent)]
     rows = [ReadRows("a", side, tally(np.array(marks, np.uint64))) for marks in read]
-    return [*upstream, *(ack("b", i, read=some, **changes) for i, some in enumerate(rows))]
+    return [*upstream, *(ack("b", i, read=(some,), **changes) for i, some in enumerate(rows))]
 
 
 def deltas(outcome, uid):
@@ -60,7 +60,7 @@ def test_an_ack_reads_back_as_it_was_sent():
         schemas=[StateSchema("n", "map", "bigint", "string")],
         committables={"sink": [{"file": "a", "rows": 1}]},
         sent={"": Tally(1, (1 << 64) - 1, 5), "side": Tally(3)},
-        read=ReadRows("up", "side", Tally(2, 1 << 63, 0)),
+        read=(ReadRows("up", "side", Tally(2, 1 << 63, 0)), ReadRows("other", "", Tally())),
     )
     assert decode_ack(encode_ack(sent)) == sent
 
@@ -152,7 +152,7 @@ def test_a_row_that_was_lost_or_read_twice_is_a_conflict(read, subtask, rows):
 def test_a_conflict_is_found_in_whichever_output_was_read():
     acks = chained()
     wrong = ReadRows("a", "", tally_of(MARKS[0], 5))
-    acks.append(ack("c", read=wrong))
+    acks.append(ack("c", read=(wrong,)))
     with pytest.raises(EpochConflict, match="seen_by=c"):
         check(acks, a=3, b=2, c=1)
 
@@ -164,7 +164,7 @@ def test_an_upstream_ack_that_nobody_forwards_is_missing():
 
 def test_reading_what_nobody_acknowledged_fails_the_attempt():
     with pytest.raises(EpochIncomplete, match=r"read what no operator .*uid=ghost seen_by=count"):
-        check([ack(read=ReadRows("ghost", "", Tally()))], count=1)
+        check([ack(read=(ReadRows("ghost", "", Tally()),))], count=1)
 
 
 WORDS = st.integers(0, (1 << 64) - 1)

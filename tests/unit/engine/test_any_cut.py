@@ -353,13 +353,13 @@ class Job:
             "watermark": watermark,
             "row_watermark": self.marks.before(step.uid) if before else watermark,
             "timer_delay_ms": self.clocks.within_keys(step.uid),
-            "inputs": self.clocks.branches.get(step.uid, ()),
+            "inputs": tuple(clock or "" for clock in self.clocks.feeds[step.uid]),
             "per": self.clocks.per(step.uid),
             "output": SESSION,
             "start": False,
         }
         if before:
-            changes |= {"upstream": Upstream(before.uid), "columns": ("user", "at", "n")}
+            changes |= {"upstreams": (Upstream(before.uid),), "columns": ("user", "at", "n")}
         return changes
 
     def _run(self, step, given):

@@ -129,7 +129,7 @@ def test_rows_of_another_operator_are_judged_by_the_time_that_is_declared_there(
 ):
     upstream = encode_ack(Ack(uid="up", subtask=0, run="f1r0", epoch=1))
     rows = [head([0], [upstream]), batch(("a", 5, 1), ("b", 6))]
-    changes = {"upstream": Upstream("up"), "inputs": (), "start": False, "downstream": 1}
+    changes = {"upstreams": (Upstream("up"),), "inputs": (), "start": False, "downstream": 1}
     done = operator.attempt(Judges(), rows, **AT, **changes)
     assert (done.rows, done.ack.bad_time) == ([("a", 5)], "column=at key='b'")
 

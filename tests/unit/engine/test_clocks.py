@@ -30,7 +30,7 @@ def timed(node, column="at", delay=0, idle=None):
 def test_an_input_with_event_time_has_a_clock_of_its_name():
     job = clocks(operator("op", timed(CLICKS, delay=7, idle=100), Branch(PLAIN)))
     assert job.clocks == {"clicks": InputClock(7, 100)}
-    assert job.branches == {"op": ("clicks", "")}
+    assert job.feeds == {"op": ("clicks", "")}
     assert job.readers == {"op": {"clicks"}}
 
 

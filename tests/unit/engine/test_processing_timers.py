@@ -63,7 +63,7 @@ def test_after_another_operator_due_alarms_wait_for_the_rows_it_sent(operator, b
     run(operator, [batch(("a", 5), ("b", 5))], now=100)
     upstream = Ack(uid="up", subtask=0, run="f1r0", epoch=2)
     rows = [head([0], [encode_ack(upstream)]), batch(("a", 50))]
-    changes = {"upstream": Upstream("up"), "inputs": (), "start": False}
+    changes = {"upstreams": (Upstream("up"),), "inputs": (), "start": False}
     assert run(operator, rows, now=110, **changes) == ["row a110", "alarm a105", "alarm b105"]
 
 
@@ -75,7 +75,7 @@ def test_a_due_alarm_that_rows_of_another_operator_delete_does_not_fire(operator
     run(operator, [batch(("a", 5), ("b", 5))], now=100)
     upstream = Ack(uid="up", subtask=0, run="f1r0", epoch=2)
     rows = [head([0], [encode_ack(upstream)]), batch(("a", 105))]
-    changes = {"upstream": Upstream("up"), "inputs": (), "start": False, "function": Delete()}
+    changes = {"upstreams": (Upstream("up"),), "inputs": (), "start": False, "function": Delete()}
     assert run(operator, rows, now=110, **changes) == ["alarm b105"]
 
 
@@ -328,7 +328,7 @@ def test_rows_whose_time_the_watermark_has_reached_are_processed_and_counted(ope
 def test_rows_of_another_operator_are_not_late(operator, batch, head):
     upstream = Ack(uid="up", subtask=0, run="f1r0", epoch=1)
     rows = [head([0], [encode_ack(upstream)]), batch(("a", 5, 1))]
-    changes = {"upstream": Upstream("up"), "inputs": (), "start": False}
+    changes = {"upstreams": (Upstream("up"),), "inputs": (), "start": False}
     assert epoch(operator, rows, watermark=10, **changes).ack.late_rows == 0
 
 

@@ -46,7 +46,7 @@ def test_after_another_operator_due_timers_wait_for_the_rows_it_sent(operator, b
     run(operator, [batch(("a", 60, 0), ("b", 60, 0))])
     upstream = Ack(uid="up", subtask=0, run="f1r0", epoch=2)
     rows = [head([0], [encode_ack(upstream)]), batch(("a", 9, None), ("a", 9, 59), ("a", 9, 70))]
-    changes = {"upstream": Upstream("up"), "inputs": (), "start": False}
+    changes = {"upstreams": (Upstream("up"),), "inputs": (), "start": False}
     assert run(operator, rows, watermark=MAX_WATERMARK, **changes) == [
         "row aNone",
         "row a59",
@@ -129,7 +129,7 @@ def test_rows_of_another_operator_find_the_watermark_that_its_timers_found_too(
 ):
     upstream = Ack(uid="up", subtask=0, run="f1r0", epoch=1)
     rows = [head([0], [encode_ack(upstream)]), batch(("a", 9, 59), ("b", 1, 3))]
-    changes = {"upstream": Upstream("up"), "inputs": (), "start": False, "function": Told()}
+    changes = {"upstreams": (Upstream("up"),), "inputs": (), "start": False, "function": Told()}
     assert run(operator, rows, watermark=MAX_WATERMARK, row_watermark=40, **changes) == [
         "row at 40 of a59",
         f"timer at {MAX_WATERMARK} of a68",

@@ -436,7 +436,7 @@ def test_a_function_gets_all_rows_of_its_window_in_their_order(run):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_after_another_operator_rows_count_before_the_watermark_that_came_with_them(run, way):
-    windows = run(lambda: WAYS[way](Tumbling("10ms"), None, "0s"), upstream=Upstream("before"))
+    windows = run(lambda: WAYS[way](Tumbling("10ms"), None, "0s"), upstreams=(Upstream("before"),))
     rows = [("a", 1, 3), ("a", 2, 15), ("b", 3, 4), ("c", 4, 8)]
     # What is before knew of 2 when it sent them, and then forwarded 12.
     assert windows.epoch(rows, 12, before=2)[0] == [

@@ -7,7 +7,7 @@ from datetime import UTC
 import pyarrow as pa
 import pytest
 
-from moorage.engine.plan import arrow_groups
+from moorage.engine.key_group_columns import arrow_groups
 from moorage_state.canonical import key_groups
 from moorage_state.keygroups import FLINK_MURMUR
 

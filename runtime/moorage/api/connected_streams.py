@@ -1,0 +1,180 @@
+"""Two keyed streams as the inputs of one operator, and the function over both.
+
+Decides which streams can be connected, and what an operator over two of them cannot have. Called by
+job files through `KeyedStream`, which has the methods of `Connecting`.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from moorage.api.broadcast import (
+    BroadcastConnectedStream,
+    BroadcastStream,
+    KeyedBroadcastProcessFunction,
+    broadcast_input,
+)
+from moorage.api.declarations import check_readable
+from moorage.api.functions import KeyedProcessFunction, OutputTag, ProcessContext
+from moorage.api.graph import KeyedInput
+from moorage_state.descriptors import MapStateDescriptor
+from moorage_state.errors import UserError
+
+if TYPE_CHECKING:
+    from moorage.api.streams import DataStream, KeyedStream
+
+
+class KeyedCoProcessFunction(KeyedProcessFunction):
+    """A function over the rows of two keyed streams, which share state and timers of a key.
+
+    A key's rows of both streams come in one order: by event time where it is declared, then those
+    of the first stream before those of the second, then as they lie in their sources. Of a stream
+    that declares none while the other does they come first in their epoch. Nothing else is promised
+    of one stream against the other: which of them is ahead is for state to bridge.
+    """
+
+    def process_element1(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:  # noqa: ARG002
+        """Handle one row of the first stream, as `KeyedProcessFunction.process` does."""
+        raise TypeError(f"{type(self).__name__} does not define process_element1(row, ctx)")
+
+    def process_element2(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:  # noqa: ARG002
+        """Handle one row of the second stream."""
+        raise TypeError(f"{type(self).__name__} does not define process_element2(row, ctx)")
+
+    def process(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:
+        """What the engine calls: with a row, and which stream it is of."""
+        side, mine = row
+        return self.process_element2(mine, ctx) if side else self.process_element1(mine, ctx)
+
+
+class ConnectedStreams:
+    """Two keyed streams, waiting for the function over both."""
+
+    def __init__(self, keyed: "KeyedStream") -> None:
+        self._keyed = keyed
+
+    def process(
+        self,
+        function: KeyedCoProcessFunction,
+        *,
+        uid: str,
+        output: str,
+        null_key: str = "fail",
+        bad_time: str = "fail",
+        side_outputs: Sequence[OutputTag] = (),
+    ) -> "DataStream":
+        """Apply a function over both streams; for the arguments see `KeyedStream.process`.
+
+        `null_key` and `bad_time` are for rows of both, and no tags: a side output has one kind of
+        rows. So the tags of `side_outputs` name their columns.
+
+        Raises:
+            UserError: it is no `KeyedCoProcessFunction`; or see `KeyedStream.process`.
+        """
+        given: Any = function
+        if not isinstance(given, KeyedCoProcessFunction):
+            raise UserError(
+                f"connected streams take an instance of a KeyedCoProcessFunction: "
+                f"uid={uid} got={type(function).__name__}"
+            )
+        odd: dict[str, Any] = {"null_key": null_key, "bad_time": bad_time}
+        for argument, choice in odd.items():
+            if isinstance(choice, OutputTag):
+                raise UserError(
+                    f"rows of two streams do not fit into one side output; say 'fail' or 'drop', "
+                    f"or send them aside from each stream before: uid={uid} {argument}={choice!r}"
+                )
+        for tag in side_outputs:
+            if isinstance(tag, OutputTag) and tag.ddl is None:
+                raise UserError(
+                    f"a side output of two streams names its columns: uid={uid} tag={tag.name}; "
+                    f"write OutputTag({tag.name!r}, 'user string, n long')"
+                )
+        return self._keyed.process(
+            function,
+            uid=uid,
+            output=output,
+            null_key=null_key,
+            bad_time=bad_time,
+            side_outputs=side_outputs,
+        )
+
+
+class Connecting:
+    """The methods; mixed into `KeyedStream`."""
+
+    @overload
+    def connect(self, stream: "KeyedStream") -> ConnectedStreams: ...
+
+    @overload
+    def connect(
+        self, stream: "DataStream | BroadcastStream", *descriptors: MapStateDescriptor
+    ) -> BroadcastConnectedStream: ...
+
+    def connect(
+        self,
+        stream: "KeyedStream | DataStream | BroadcastStream",
+        *descriptors: MapStateDescriptor,
+    ) -> ConnectedStreams | BroadcastConnectedStream:
+        """Connect with a stream for a function over both.
+
+        Args:
+            stream: another keyed stream, whose key has the same types; then rows of both come to
+                the subtask of their key. Or a stream whose rows go to every subtask and build up
+                broadcast state: inputs, or what their `broadcast` gave.
+            descriptors: of the broadcast states.
+
+        Raises:
+            UserError: keys are of other types, or streams of other jobs; a broadcast stream comes
+                from a stateful operator, or descriptors are missing or needless.
+        """
+        mine, given = _keyed(self), stream
+        if isinstance(given, Connecting):
+            return ConnectedStreams(_two(mine, _keyed(given), descriptors))
+        side = broadcast_input(given, descriptors)
+        check_readable(side.stream.schema, "connect")
+        return BroadcastConnectedStream(
+            type(mine)(mine.stream, mine.columns, mine.types, broadcast=side)
+        )
+
+
+def check_function(uid: str, function: Any, keyed: "KeyedStream") -> None:
+    """Refuse what is no function for these streams."""
+    if not isinstance(function, KeyedProcessFunction):
+        raise UserError(
+            f"process takes an instance of a KeyedProcessFunction: uid={uid} "
+            f"got={type(function).__name__}"
+        )
+    if isinstance(function, KeyedBroadcastProcessFunction) and keyed.broadcast is None:
+        raise UserError(
+            f"a KeyedBroadcastProcessFunction needs a broadcast stream: uid={uid}; call "
+            f"connect(stream, descriptor) before process"
+        )
+    if isinstance(function, KeyedCoProcessFunction) and keyed.second is None:
+        raise UserError(
+            f"a KeyedCoProcessFunction needs two keyed streams: uid={uid}; call "
+            f"connect(other.key_by(...)) before process"
+        )
+
+
+def _keyed(stream: Any) -> "KeyedStream":
+    return stream  # type: ignore[no-any-return]  # it is mixed into this class alone
+
+
+def _two(
+    first: "KeyedStream", second: "KeyedStream", descriptors: tuple[MapStateDescriptor, ...]
+) -> "KeyedStream":
+    if descriptors:
+        raise UserError(
+            f"two keyed streams have no broadcast state; leave the descriptors out, or connect "
+            f"with the stream before its key_by: descriptors={[d.name for d in descriptors]}"
+        )
+    if first.stream.env is not second.stream.env:
+        raise UserError("streams of two jobs cannot be connected: read both from one env")
+    if first.types != second.types:
+        raise UserError(
+            f"the keys of connected streams have the same types; cast one in transform: "
+            f"first={dict(zip(first.columns, first.types, strict=True))} "
+            f"second={dict(zip(second.columns, second.types, strict=True))}"
+        )
+    other = KeyedInput(second.stream, second.columns)
+    return type(first)(first.stream, first.columns, first.types, second=other)

@@ -1,0 +1,171 @@
+"""Two keyed streams in one operator, without Spark: held against plain Python."""
+
+import random
+from typing import Any
+
+import pytest
+from moorage_testing.two_inputs import (
+    ODD,
+    ORDERS,
+    SEEN,
+    Tell,
+    both,
+    order,
+    pairs_of_outputs,
+    ship,
+    told,
+)
+
+from moorage import MAX_WATERMARK, FileSink, KeyedProcessFunction, MapStateDescriptor, OutputTag
+from moorage.testing import run_job
+from moorage.testing.shuffle import Shuffle
+from moorage_state.errors import UserError
+
+
+def test_rows_of_a_key_come_in_one_order_and_share_state_and_timers():
+    epochs: list[Any] = [
+        {"orders": [order("a", 30), order("a", 10), order("b", 5)], "ships": [ship("a", 20)]},
+        {"ships": [ship("a", 10_000), ship("b", 7)]},
+        {"orders": [order("a", 10_040)]},
+    ]
+    found = run_job(told, epochs, parallelism=3)
+    rows = [(r.side, r.at, r.n) for r in found["out"] if r.key == "a"]
+    assert rows == [
+        (1, 10, 1), (2, 20, 2), (1, 30, 3), (2, 10_000, 4), (1, 10_040, 5), (0, 30, 6),
+        (0, 10_010, 7),
+    ]  # fmt: skip
+    assert [(r.side, r.n) for r in found["out"] if r.key == "b"] == [(1, 1), (2, 2), (0, 3)]
+    assert sorted(found["odd"]) == [("a", 1), ("a", 3), ("a", 5), ("b", 1)]
+
+
+def test_outputs_of_operators_are_connected_with_inputs_and_with_each_other():
+    chance = random.Random(7)
+    keys = "abcde"
+    rows = [(chance.choice(keys), chance.randrange(1_000)) for _ in range(60)]
+    orders = [
+        order(key, at) if i % 2 else (key, 5, 1.0, at) for i, (key, at) in enumerate(rows[:30])
+    ]
+    orders = [(key, i % 3, amount, at) for i, (key, _, amount, at) in enumerate(orders)]
+    ships = [ship(key, at) for key, at in rows[30:]]
+    epochs: list[Any] = [
+        {"orders": orders[:10], "ships": ships[:25]},
+        {"orders": orders[10:11]},
+        {"orders": orders[11:], "ships": ships[25:]},
+    ]
+    found = run_job(pairs_of_outputs, epochs, parallelism=3)
+    ours = [(row[0], row[3]) for row in orders]
+    theirs = [(row[0], row[1]) for row in ships]
+    join = lambda one, two: sorted((k, a, b) for k, a in one for j, b in two if j == k)  # noqa: E731
+    assert sorted(found["mixed-out"]) == join(theirs, ours)
+    assert sorted(found["plain-out"]) == join(ours, theirs)
+    assert sorted(found["sides-out"]) == sorted(found["twice-out"]) == join(ours, ours)
+
+
+def test_each_acknowledgement_takes_one_way():
+    seen: list[list[bytes]] = []
+    acks = Shuffle.acks
+
+    def counted(self):
+        seen.append(acks(self))
+        return seen[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Shuffle, "acks", counted)
+        run_job(pairs_of_outputs, {"orders": [order("a", 1)]}, parallelism=3)
+    assert [len(raws) for raws in seen] == [5 * 3] * 2
+
+
+def test_what_cannot_be_connected_is_refused_with_what_to_do():
+    tag = OutputTag("t")
+    given: dict[str, Any] = {"uid": "u", "output": SEEN}
+    cases: list[tuple[str, Any]] = [
+        (
+            r"same types; cast one .*first={'id': 'string'} second={'n': 'bigint'}",
+            lambda one, two: one.key_by("id").connect(two.key_by("n")),
+        ),
+        (
+            r"no broadcast state; .*descriptors=\['m'\]",
+            lambda one, two: one.key_by("id").connect(
+                two.key_by("id"), MapStateDescriptor("m", "string", "long")
+            ),
+        ),
+        (
+            "take an instance of a KeyedCoProcessFunction: uid=u got=Plain",
+            lambda one, two: one.key_by("id").connect(two.key_by("id")).process(Plain(), **given),
+        ),
+        (
+            r"needs two keyed streams: uid=u; call connect\(other.key_by",
+            lambda one, _: one.key_by("id").process(Tell(), **given),
+        ),
+        (
+            "say 'fail' or 'drop', .*uid=u null_key=OutputTag",
+            lambda one, two: (
+                one.key_by("id")
+                .connect(two.key_by("id"))
+                .process(Tell(), **given, null_key=tag)
+            ),
+        ),
+        (
+            "names its columns: uid=u tag=t; write OutputTag",
+            lambda one, two: (
+                one.key_by("id")
+                .connect(two.key_by("id"))
+                .process(Tell(), **given, side_outputs=[tag])
+            ),
+        ),
+    ]  # fmt: skip
+    for words, make in cases:
+
+        def build(env, make=make):
+            one = env.read_stream("one", "json", schema="id string, n long, at long")
+            two = env.read_stream("two", "json", schema="n long, id string, name string")
+            make(one, two)
+
+        with pytest.raises(UserError, match=words):
+            run_job(build, {})
+
+
+class Plain(KeyedProcessFunction):
+    """For one stream."""
+
+
+def test_rows_without_a_key_or_a_time_are_counted_over_both_streams():
+    rows: list[Any] = [
+        {"orders": [(None, 1, 1.0, 5), ("a", 1, 1.0, None)], "ships": [ship("a", 1)]}
+    ]
+    with pytest.raises(
+        UserError, match=r"rows with a null key: operator=tell key=\['id'\] rows=1;"
+    ):
+        run_job(told, rows)
+    words = "operator=tell input=ships column=at key='a' rows=1;"
+    with pytest.raises(UserError, match=words):
+        run_job(told, {"ships": [("a", None, "p")]})
+    nulls = "rows_of_nulls=1"
+    with pytest.raises(UserError, match=nulls):
+        run_job(told, {"ships": [(None, None, None)]})
+
+
+def test_several_inputs_of_one_side_and_columns_that_time_counts_by():
+    def build(env):
+        orders, ships = both(env)
+        more = env.read_stream("more", "json", schema=ORDERS).with_event_time("at")
+        by_place = ships.with_event_time("at", per="place")
+        made = orders.union(more).key_by("id").connect(by_place.key_by("order"))
+        made.process(Tell(), uid="tell", output=SEEN, side_outputs=[ODD]).sink_to(
+            FileSink("out"), uid="out"
+        )
+
+    epochs: list[Any] = [
+        {
+            "orders": [order("a", 9_000)],
+            "more": [order("a", 7_000)],
+            "ships": [ship("a", 50), ship("a", 60)],
+        },
+        {"orders": [order("a", 9_500)]},
+    ]
+    found = run_job(build, epochs)
+    rows = [(r.side, r.at, r.n, max(r.watermark, -1)) for r in found["out"]]
+    assert rows == [
+        (2, 50, 1, -1), (2, 60, 2, -1), (1, 7_000, 3, -1), (1, 9_000, 4, -1), (1, 9_500, 5, 49),
+        (0, 60, 6, MAX_WATERMARK), (0, 70, 7, MAX_WATERMARK),
+    ]  # fmt: skip
