@@ -37,6 +37,7 @@ from moorage_state.keylayout import (
     timer_parts,
 )
 from moorage_state.keys import KeyCodec
+from moorage_state.operator_state import RangeOperatorStates
 from moorage_state.timetolive import StateTtlConfig
 
 _ALL = 1 << 31
@@ -52,6 +53,8 @@ class CommittedState:
     def __init__(self, job: InProcessJob, operator: OperatorNode) -> None:
         self._job = job
         self._uid = operator.uid
+        descriptors = operator.broadcast.descriptors if operator.broadcast is not None else ()
+        self._broadcast = {descriptor.name: descriptor for descriptor in descriptors}
         self._columns = operator.key_columns
         self._types = operator.key_types
         self._codec = KeyCodec(operator.key_types)
@@ -92,6 +95,23 @@ class CommittedState:
             return dict(handle.items())
         return handle.value()
 
+    def broadcast_state(self, name: str) -> dict[Any, Any]:
+        """The entries of a broadcast state, of which every subtask has the same."""
+        if not isinstance(name, str) or name not in self._broadcast:
+            raise UserError(
+                f"no such broadcast state: state={name!r:.80} known={sorted(self._broadcast)}; "
+                f"give the name of a descriptor that is in broadcast_states"
+            )
+        first, *others = [self._copy(name, bound, groups) for bound, groups in self._subtasks()]
+        for subtask, other in enumerate(others, 1):
+            if other != first:
+                raise UserError(
+                    f"subtasks have different copies of a broadcast state: state={name} "
+                    f"subtask=0 {first!r:.200} subtask={subtask} {other!r:.200}; "
+                    f"process_broadcast_element may depend on nothing but its rows"
+                )
+        return first
+
     def timers(self, key: Any, domain: TimeDomain) -> list[int]:
         """The times for which a key has timers, in order."""
         wanted = self._place(key)
@@ -123,6 +143,15 @@ class CommittedState:
         if schema.namespace_types:
             return store, store.namespaced_state(read_as, schema.namespace_types)
         return store, store.state(read_as)
+
+    def _copy(self, name: str, bound: BoundRange, groups: KeyGroupRange) -> dict[Any, Any]:
+        """What one subtask has of a broadcast state."""
+        runner = self._job.runner
+        known = runner.operator_states.schemas.get(self._uid, ())
+        # Nothing is written with it.
+        writer = KeyedStateStore(bound, runner.epoch + 1)
+        states = RangeOperatorStates(bound, writer, groups.start, runner.epoch + 1, known)
+        return dict(states.get_broadcast_state(self._broadcast[name]).items())
 
     def _place(self, key: Any) -> tuple[int, bytes]:
         """Key group and bytes of a key."""

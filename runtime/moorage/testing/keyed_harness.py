@@ -23,10 +23,11 @@ from moorage.testing.in_process import (
     require_whole,
 )
 from moorage.testing.replay import Replay
+from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keyed import TimeDomain
 
-_UID, _INPUT, _GIVEN = "function", "rows", "given"
+_UID, _INPUT, _BROADCAST, _GIVEN = "function", "rows", "broadcast", "given"
 _MOST_ROWS = 1 << 20
 _LAST_MS = (1 << 62) - 1
 Applied = Callable[[KeyedStream], DataStream]
@@ -42,6 +43,8 @@ class _Setting:
     output: str
     event_time: str | None
     max_delay: str | None
+    broadcast: str
+    broadcast_states: tuple[MapStateDescriptor, ...]
     options: dict[str, Any]
     max_parallelism: int
     batch_rows: int
@@ -80,6 +83,8 @@ class KeyedHarness:
             `max_delay` it follows the rows as in a job.
         now_ms: processing time at the begin.
         batch_rows: how many rows a `KeyedBatchFunction` gets in one call, at the most.
+        broadcast: DDL of the rows of the broadcast stream of a `KeyedBroadcastProcessFunction`.
+        broadcast_states: the descriptors of the states that these rows build up.
         options: further arguments of `KeyedStream.process`, such as `side_outputs`.
 
     Raises:
@@ -99,12 +104,23 @@ class KeyedHarness:
         max_parallelism: int = 128,
         now_ms: int = 0,
         batch_rows: int = 1024,
+        broadcast: str = "",
+        broadcast_states: Sequence[MapStateDescriptor] = (),
         restore: Snapshot | None = None,
         **options: Any,
     ) -> None:
         keys = (key_by,) if isinstance(key_by, str) else tuple(key_by)
         self._setting = _Setting(
-            schema, keys, output, event_time, max_delay, options, max_parallelism, batch_rows
+            schema,
+            keys,
+            output,
+            event_time,
+            max_delay,
+            broadcast,
+            tuple(broadcast_states),
+            options,
+            max_parallelism,
+            batch_rows,
         )
         if max_delay is not None and event_time is None:
             raise UserError(
@@ -138,15 +154,23 @@ class KeyedHarness:
 
     # -- rows and time ---------------------------------------------------------------------
 
-    def process(self, *rows: Any) -> list[Any]:
+    def process(self, *rows: Any, broadcast: Sequence[Any] = ()) -> list[Any]:
         """Run an epoch over rows, tuples or dicts; what the function yielded, as named tuples.
+
+        Args:
+            broadcast: rows of the broadcast stream, which every subtask sees before `rows`.
 
         Raises:
             UserError: a row does not fit the stream.
             Exception: what the function raised, with a note that names the key.
         """
         running = self._running
-        running.job.epoch({_INPUT: rows})
+        if broadcast and not self._setting.broadcast:
+            raise UserError(
+                "there is no broadcast stream: make the harness with broadcast=DDL of its rows and "
+                "broadcast_states=[...]"
+            )
+        running.job.epoch({_INPUT: rows} | ({_BROADCAST: broadcast} if broadcast else {}))
         found: list[Any] = []
         for name, collector in running.collectors.items():
             sent = list(chain.from_iterable(map(running.readers[name].rows, collector.take())))
@@ -233,6 +257,14 @@ class KeyedHarness:
         """
         return self._running.state.state(name, key, namespace)
 
+    def broadcast_state(self, name: str) -> dict[Any, Any]:
+        """The entries of a broadcast state, as committed.
+
+        Raises:
+            UserError: the harness has no such state; or not all subtasks have the same entries.
+        """
+        return self._running.state.broadcast_state(name)
+
     def timers(self, key: Any, domain: TimeDomain = TimeDomain.EVENT_TIME) -> list[int]:
         """The times for which a key has timers, in order.
 
@@ -247,7 +279,7 @@ class KeyedHarness:
 
     # -- crashes, snapshots, other sizes and other versions --------------------------------
 
-    def crash_and_replay(self, *rows: Any) -> list[Any]:
+    def crash_and_replay(self, *rows: Any, broadcast: Sequence[Any] = ()) -> list[Any]:
         """Run an epoch, forget it as a crash would, and run it again; what it yielded.
 
         It is run several times: as it is, again, on another day, with other random numbers, with
@@ -261,7 +293,7 @@ class KeyedHarness:
         planner = running.job.planner
         planner.rehearse = Replay(running.job, running.collectors)
         try:
-            return self.process(*rows)
+            return self.process(*rows, broadcast=broadcast)
         finally:
             del planner.rehearse
 
@@ -351,7 +383,7 @@ class KeyedHarness:
         stream = env.read_stream(_INPUT, "rows", schema=given.schema)
         if given.event_time is not None:
             stream = stream.with_event_time(given.event_time, given.max_delay or "0s")
-        made = self._applied(function, stream.key_by(*given.key_by))
+        made = self._applied(env, function, stream.key_by(*given.key_by))
         if len(env.graph.operators) != 1:
             raise UserError(
                 f"a harness has one operator: uids={[o.uid for o in env.graph.operators]}; "
@@ -392,15 +424,22 @@ class KeyedHarness:
         state = CommittedState(job, operator)
         return _Running(function, operator.uid, job, state, collectors, readers)
 
-    def _applied(self, function: KeyedProcessFunction | Applied, keyed: KeyedStream) -> DataStream:
+    def _applied(
+        self, env: TestEnvironment, function: KeyedProcessFunction | Applied, keyed: KeyedStream
+    ) -> DataStream:
         given = self._setting
         if isinstance(function, KeyedProcessFunction):
-            return keyed.process(function, uid=_UID, output=given.output, **given.options)
+            process: Callable[..., DataStream] = keyed.process
+            if given.broadcast or given.broadcast_states:
+                rows = env.read_stream(_BROADCAST, "rows", schema=given.broadcast)
+                process = keyed.connect(rows, *given.broadcast_states).process
+            return process(function, uid=_UID, output=given.output, **given.options)
         applied = callable(function) and not isinstance(function, type)
-        if applied and (given.output or given.options):
+        if applied and (given.output or given.options or given.broadcast):
             raise UserError(
-                f"output and options belong to the operator that this function makes: "
-                f"output={given.output!r} options={sorted(given.options)}; give them there"
+                f"output, broadcast and options belong to the operator that this function makes: "
+                f"output={given.output!r} broadcast={given.broadcast!r} "
+                f"options={sorted(given.options)}; give them there"
             )
         made = function(keyed) if applied else None
         if not isinstance(made, DataStream):

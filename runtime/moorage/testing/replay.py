@@ -162,7 +162,7 @@ class Replay:
             return f"key={self._key(uid, prefix[KEY_AT:])} {what}", shown
         if kind <= PROCESSING_TIMERS:
             return f"key={self._key(uid, timer_parts(entry)[2])} of=timers", bytes
-        return "of=operator state", bytes
+        return "of=operator state or broadcast state", bytes
 
     def _key(self, uid: str, raw: bytes) -> str:
         key = self._codecs[uid].decode(raw)
