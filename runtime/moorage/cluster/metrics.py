@@ -102,6 +102,25 @@ def _materializations(board: Board) -> _Samples:
     ]
 
 
+def _uploads(board: Board) -> _Samples:
+    view = board.progress.changelog
+    if view is None:
+        return []
+    return [(("completed",), view.uploads), (("failed",), view.failed_uploads)]
+
+
+def _of_changelog(name: str, field: str, meaning: str) -> Measure:
+    """A figure of the changelog; nothing where the job has none."""
+
+    def read(board: Board) -> float | None:
+        view = board.progress.changelog
+        return getattr(view, field) if view else None
+
+    kind = "counter" if name.endswith("_total") else "gauge"
+    meaning = f"{meaning}; only where the job has a changelog."
+    return Measure(name, kind, meaning, read=_one(read))
+
+
 def _opened(board: Board) -> _Samples:
     return [((source,), n) for source, (n, _) in sorted(board.progress.opened.items())]
 
@@ -283,17 +302,37 @@ METRICS: tuple[Measure, ...] = (
         ("result",),
         _materializations,
     ),
-    Measure(
+    _of_changelog(
         "moorage_changelog_last_materialization_seconds",
-        "gauge",
-        "How long the newest completed materialization took; only where the job has a changelog.",
-        read=_one(lambda b: b.progress.changelog.last_seconds if b.progress.changelog else None),
+        "last_seconds",
+        "How long the newest completed materialization took",
+    ),
+    _of_changelog(
+        "moorage_changelog_last_materialization_bytes",
+        "last_bytes",
+        "What the newest completed materialization uploaded",
     ),
     Measure(
-        "moorage_changelog_last_materialization_bytes",
-        "gauge",
-        "What the newest completed materialization uploaded; only where the job has a changelog.",
-        read=_one(lambda b: b.progress.changelog.last_bytes if b.progress.changelog else None),
+        "moorage_changelog_uploads_total",
+        "counter",
+        "Uploads of deltas, with checkpoints and ahead; only where the job has a changelog.",
+        ("result",),
+        _uploads,
+    ),
+    _of_changelog(
+        "moorage_changelog_upload_seconds_total",
+        "upload_seconds",
+        "How long completed uploads of deltas took, all together",
+    ),
+    _of_changelog(
+        "moorage_changelog_upload_bytes_total",
+        "upload_bytes",
+        "What they brought to the store",
+    ),
+    _of_changelog(
+        "moorage_changelog_upload_objects_total",
+        "upload_objects",
+        "In how many objects",
     ),
     Measure(
         "moorage_storage_reachable",

@@ -430,6 +430,8 @@ class Checkpointer:
     def _uploaded(self, work: Work, result: FleetUpload | BaseException) -> None:
         """Every range acknowledges, or one declines for all."""
         job = self._writer.lineage
+        if self._materialization is not None and not work.is_savepoint:
+            self._materialization.uploaded(result, self._clock() - work.started)
         if isinstance(result, BaseException):
             error = self._requesters.survivable(work, result)
             decline(self._coordinator, job, work.checkpoint_id, error)

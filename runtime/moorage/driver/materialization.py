@@ -116,6 +116,19 @@ class Materialization:
                 raise result
             # The next checkpoint uploads them.
             _log.info("deltas were not uploaded ahead: %s", result)
+        self.uploaded(result, self._clock() - self._asked)
+
+    def uploaded(self, result: FleetUpload | BaseException, seconds: float) -> None:
+        """Deltas went to the store, with a checkpoint or ahead of one, or did not."""
+        if isinstance(result, BaseException):
+            self._tell(failed_uploads=1)
+        elif result.bytes_written:
+            self._tell(
+                uploads=1,
+                upload_seconds=seconds,
+                upload_bytes=result.bytes_written,
+                upload_objects=result.objects,
+            )
 
     def completed(self, checkpoint_id: int) -> None:
         """A checkpoint completed: the copy that was taken with it can go to the store."""
@@ -143,7 +156,10 @@ class Materialization:
         if not isinstance(result, BaseException):
             self._failures = 0
             seconds = self._clock() - self._began
-            self._tell(completed=1, last_seconds=seconds, last_bytes=result.bytes_written)
+            self._tell(completed=1)
+            view = self._reporter.progress.changelog or ChangelogView()
+            newest = replace(view, last_seconds=seconds, last_bytes=result.bytes_written)
+            self._reporter.changelog(newest)
             return
         self._copied = None
         if not isinstance(result, MoorageError) or isinstance(result, (Fenced, Bug)):
@@ -158,9 +174,8 @@ class Materialization:
         if self._failures > self._options.max_failures:
             raise result
 
-    def _tell(self, last_seconds: float = 0.0, last_bytes: int = 0, **more: int) -> None:
+    def _tell(self, **more: float) -> None:
+        """Add to the figures of these names."""
         view = self._reporter.progress.changelog or ChangelogView()
-        counts = {name: getattr(view, name) + one for name, one in more.items()}
-        if "completed" in more:
-            view = replace(view, last_seconds=last_seconds, last_bytes=last_bytes)
-        self._reporter.materialization(replace(view, **counts))
+        sums = {name: getattr(view, name) + one for name, one in more.items()}
+        self._reporter.changelog(replace(view, **sums))

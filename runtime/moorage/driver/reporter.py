@@ -143,8 +143,8 @@ class Reporter:
             sums[source] = before[0] + count, before[1] + total
         self._publish(opened=sums, **more)
 
-    def materialization(self, view: ChangelogView) -> None:
-        """A copy of all ranges began to go to the store, is there, or failed."""
+    def changelog(self, view: ChangelogView) -> None:
+        """Deltas, or a copy of all ranges, began to go to the store, are there, or failed."""
         self._publish(changelog=view)
 
     def nothing_left(self, epoch: int) -> None:

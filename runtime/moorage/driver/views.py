@@ -30,12 +30,17 @@ class CheckpointView:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogView:
-    """Materializations of a changelog by this driver.
+    """What a changelog costs this driver: materializations, and uploads of deltas.
 
     Attributes:
         failed: those that failed where a server that was lost is not why.
         last_seconds: how long the last one took that was completed.
         last_bytes: what it uploaded.
+        uploads: of deltas, with checkpoints and ahead of them, that brought something to the store.
+        failed_uploads: those that did not; the next one takes what they had.
+        upload_seconds: how long uploads took, all together.
+        upload_bytes: what they brought to the store.
+        upload_objects: in how many objects.
     """
 
     started: int = 0
@@ -43,6 +48,11 @@ class ChangelogView:
     failed: int = 0
     last_seconds: float = 0.0
     last_bytes: int = 0
+    uploads: int = 0
+    failed_uploads: int = 0
+    upload_seconds: float = 0.0
+    upload_bytes: int = 0
+    upload_objects: int = 0
 
 
 @dataclass(frozen=True, slots=True)
