@@ -60,7 +60,7 @@ try:
 except ImportError:  # Spark 4.1 asks for the latest offset and nothing else
     ReadAllAvailable = ReadLimit = ReadMaxRows = SupportsTriggerAvailableNow = None  # type: ignore[assignment,misc]  # not there
 
-__all__ = ["NAME", "KafkaReader", "KafkaSource", "register"]
+__all__ = ["NAME", "KafkaReader", "KafkaSource", "columns_of_records", "register"]
 
 NAME = "moorage-kafka"
 
@@ -92,6 +92,23 @@ def register(spark: SparkSession, uid: str, options: SourceOptions) -> str:
     return f"{NAME}-{uid}"
 
 
+def columns_of_records(*, headers: bool) -> StructType:
+    """The columns of a record, those of Spark's connector."""
+    fields = [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+    if headers:
+        pair = [StructField("key", StringType()), StructField("value", BinaryType())]
+        fields.append(StructField("headers", ArrayType(StructType(pair))))
+    return StructType(fields)
+
+
 class KafkaSource(DataSource):
     """What Spark asks of the format."""
 
@@ -104,20 +121,8 @@ class KafkaSource(DataSource):
         return cls.format
 
     def schema(self) -> StructType:
-        """The columns, those of Spark's connector."""
-        fields = [
-            StructField("key", BinaryType()),
-            StructField("value", BinaryType()),
-            StructField("topic", StringType()),
-            StructField("partition", IntegerType()),
-            StructField("offset", LongType()),
-            StructField("timestamp", TimestampType()),
-            StructField("timestampType", IntegerType()),
-        ]
-        if self.given.headers:
-            pair = [StructField("key", StringType()), StructField("value", BinaryType())]
-            fields.append(StructField("headers", ArrayType(StructType(pair))))
-        return StructType(fields)
+        """The columns."""
+        return columns_of_records(headers=self.given.headers)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's
         """The reader of one query."""

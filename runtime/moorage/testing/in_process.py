@@ -48,6 +48,9 @@ from moorage_state.state_backends import HashMapStateBackend
 from moorage_state.stores.memory import MemoryStore
 
 _DOOR = ServerDoor("in process")
+LAST_MS = (1 << 62) - 1
+"""The last time, in milliseconds, that a test may give."""
+
 _names = count()
 _runs = count(1)
 
@@ -102,6 +105,7 @@ class Snapshot:
     Attributes:
         epoch: the last epoch that it contains.
         handles: by operator uid, where its files lie in the store at `url`.
+        key_types: by operator uid, the types of its key.
     """
 
     checkpoint_id: int
@@ -112,6 +116,7 @@ class Snapshot:
     url: str
     watermarks: Watermarks = field(repr=False)
     handles: Mapping[str, Sequence[Any]] = field(repr=False)
+    key_types: Mapping[str, tuple[str, ...]] = field(repr=False)
     schemas: Mapping[str, tuple[StateSchema, ...]] = field(repr=False)
     operator_states: Mapping[str, tuple[OperatorStateSchema, ...]] = field(repr=False)
 
@@ -315,7 +320,7 @@ class InProcessJob:
         require_whole("parallelism", parallelism, 1, max_parallelism)
         if restore is not None:
             require_snapshot(restore)
-            _require_fitting(restore, max_parallelism)
+            _require_fitting(restore, graph, max_parallelism)
         self.graph = graph
         self._token = "in-process"  # noqa: S105 - nobody asks for it
         self.lineage = f"in-process-{next(_names)}"
@@ -380,6 +385,7 @@ class InProcessJob:
             self._url,
             runner.watermarks,
             dict(upload.handles),
+            {operator.uid: operator.key_types for operator in self.graph.operators},
             dict(runner.schemas),
             dict(runner.operator_states.schemas),
         )
@@ -476,12 +482,19 @@ def require_snapshot(given: Any) -> None:
         )
 
 
-def _require_fitting(restore: Snapshot, max_parallelism: int) -> None:
+def _require_fitting(restore: Snapshot, graph: JobGraph, max_parallelism: int) -> None:
     if restore.max_parallelism != max_parallelism:
         raise UserError(
             f"a snapshot is restored with the max_parallelism that it was taken with: "
             f"snapshot={restore.max_parallelism} now={max_parallelism}; give "
             f"max_parallelism={restore.max_parallelism}"
+        )
+    now = {operator.uid: operator.key_types for operator in graph.operators}
+    if now != dict(restore.key_types):
+        raise UserError(
+            f"a snapshot is restored into an operator of its uid and key types: "
+            f"snapshot={dict(restore.key_types)} now={now}; give the uid and key_by that it was "
+            f"taken with"
         )
 
 

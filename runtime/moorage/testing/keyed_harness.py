@@ -16,6 +16,7 @@ from moorage.engine.rows import TupleReader
 from moorage.testing.committed_state import CommittedState
 from moorage.testing.environment import TestEnvironment
 from moorage.testing.in_process import (
+    LAST_MS,
     Collector,
     InProcessJob,
     Snapshot,
@@ -29,7 +30,6 @@ from moorage_state.keyed import TimeDomain
 
 _UID, _INPUT, _BROADCAST, _GIVEN = "function", "rows", "broadcast", "given"
 _MOST_ROWS = 1 << 20
-_LAST_MS = (1 << 62) - 1
 Applied = Callable[[KeyedStream], DataStream]
 """Makes of a keyed stream what is tested, such as `lambda s: s.window(...).aggregate(...)`."""
 
@@ -109,10 +109,12 @@ class KeyedHarness:
         restore: Snapshot | None = None,
         **options: Any,
     ) -> None:
-        keys = (key_by,) if isinstance(key_by, str) else tuple(key_by)
+        keys = (key_by,) if isinstance(key_by, str) else key_by
+        if not isinstance(keys, (tuple, list)):
+            raise UserError(f"key_by is a column, or several: key_by={key_by!r:.100}; name them")
         self._setting = _Setting(
             schema,
-            keys,
+            tuple(keys),
             output,
             event_time,
             max_delay,
@@ -128,7 +130,7 @@ class KeyedHarness:
                 f"event_time=... too, the column that holds it"
             )
         require_whole("batch_rows", batch_rows, 1, _MOST_ROWS)
-        require_whole("now_ms", now_ms, 0, _LAST_MS)
+        require_whole("now_ms", now_ms, 0, LAST_MS)
         self._now_ms = now_ms
         self._sent: dict[str, list[Any]] = {}
         self._closed = False
@@ -186,7 +188,7 @@ class KeyedHarness:
             UserError: no event time is declared, rows move the watermark, or it would go back.
         """
         runner = self._running.job.runner
-        require_whole("timestamp", timestamp, -_LAST_MS, _LAST_MS)
+        require_whole("timestamp", timestamp, -LAST_MS, LAST_MS)
         if self._setting.event_time is None or self._setting.max_delay is not None:
             raise UserError(
                 "a watermark is given where event_time is declared and max_delay is not: "
@@ -206,7 +208,7 @@ class KeyedHarness:
             UserError: it would go back.
         """
         self._running  # noqa: B018 - refuses one that is closed
-        require_whole("now_ms", now_ms, 0, _LAST_MS)
+        require_whole("now_ms", now_ms, 0, LAST_MS)
         if now_ms < self._now_ms:
             raise UserError(f"processing time does not go back: given={now_ms} is={self._now_ms}")
         self._now_ms = now_ms

@@ -7,7 +7,7 @@ from typing import Any
 from moorage.api.streams import StreamEnvironment
 from moorage.engine.rows import TupleReader
 from moorage.testing.environment import TestEnvironment
-from moorage.testing.in_process import Collector, InProcessJob
+from moorage.testing.in_process import LAST_MS, Collector, InProcessJob, require_whole
 from moorage_state.errors import UserError
 
 Rows = Mapping[str, Sequence[Any]]
@@ -40,6 +40,15 @@ def run_job(
             does not fit its input.
         Exception: what code of the job raised, with a note that names the key.
     """
+    if isinstance(args, str):
+        raise UserError(f"args is a list of texts, as env.args is: args={args!r:.100}; give a list")
+    require_whole("now_ms", now_ms, 0, LAST_MS)
+    epochs: Any = [inputs] if isinstance(inputs, Mapping) else inputs
+    if not isinstance(epochs, (list, tuple)) or not all(isinstance(e, Mapping) for e in epochs):
+        raise UserError(
+            f"inputs is rows by uid of their input, or a list of such, an epoch each: "
+            f"inputs={inputs!r:.100}; give {{uid: [row, ...]}}"
+        )
     env = TestEnvironment(tuple(args))
     build(env)
     collectors: dict[str, Collector] = {}
@@ -51,7 +60,6 @@ def run_job(
         raise UserError("a job without sinks shows nothing: end a stream with sink_to")
     readers = {node.uid: TupleReader(node.upstream.schema.names) for node in env.graph.sinks}
     found: dict[str, list[Any]] = {uid: [] for uid in collectors}
-    epochs = [inputs] if isinstance(inputs, Mapping) else list(inputs)
     job = InProcessJob(env.graph, clock=lambda: now_ms, parallelism=parallelism)
     with job:
         for rows in (*epochs, None):

@@ -15,7 +15,6 @@ from moorage import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from moorage.api.streams import KeyedStream
 from moorage.testing import KeyedHarness, run_job
 from moorage_state.errors import MoorageError, UserError
 from moorage_state.keyed import TimeDomain
@@ -44,7 +43,8 @@ class Total(KeyedProcessFunction):
 
 
 def harness(function=None, **options):
-    return KeyedHarness(function or Total(), STREAM, "user", "user string, total long", **options)
+    given = {"schema": STREAM, "key_by": "user", "output": "user string, total long"}
+    return KeyedHarness(function or Total(), **given | options)
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +82,9 @@ def test_another_number_of_subtasks_is_refused_wherever_one_is_given(count):
         ({"max_parallelism": 4, "parallelism": 5}, "from 1 to 4"),
         ({"now_ms": 0.5}, "now_ms is a whole number"),
         ({"batch_rows": 0}, "batch_rows is a whole number"),
+        ({"key_by": None}, "key_by is a column, or several"),
+        ({"schema": "user strin"}, "columns of an input.*did you mean string"),
+        ({"schema": 5}, "columns of an input"),
         ({"restore": "yesterday"}, r"what snapshot\(\) gave: got=str"),
         ({"max_delay": "1s"}, "event_time"),
         ({"function": lambda keyed: keyed.count(uid="n")}, "give them there"),
@@ -92,8 +95,8 @@ def test_other_arguments_are_refused(options, says):
         harness(**options)
 
 
-def nothing(stream: KeyedStream) -> Any:
-    """What a function that makes an operator must not give."""
+def nothing(_: Any) -> Any:
+    """No operator of a stream, and no job."""
 
 
 @pytest.mark.parametrize("function", [None, Total, "total"])
@@ -134,6 +137,30 @@ def test_a_snapshot_that_the_function_cannot_read_is_refused_at_once():
         one.process(("a", 1))
         with pytest.raises(UserError, match="total"):
             harness(Total("string"), restore=one.snapshot())
+
+
+def test_a_snapshot_goes_on_under_its_own_uid_and_key_alone():
+    with harness() as one:
+        one.process(("a", 1))
+        with pytest.raises(UserError, match=r"snapshot={'function': \('string',\)}.*bigint"):
+            harness(key_by="n", restore=one.snapshot())
+        with pytest.raises(UserError, match="give the uid and key_by that it was taken with"):
+            harness(lambda keyed: keyed.count(uid="n"), output="", restore=one.snapshot())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "says"),
+    [
+        ([("a", 1)], {}, r"give {uid: \[row, ...\]}"),
+        (None, {}, "inputs is rows by uid"),
+        ("rows", {}, "inputs is rows by uid"),
+        ({}, {"args": "out"}, "args is a list"),
+        ({}, {"now_ms": "noon"}, "now_ms is a whole number"),
+    ],
+)
+def test_what_a_whole_job_cannot_be_given_is_refused(inputs, options, says):
+    with pytest.raises(UserError, match=says):
+        run_job(nothing, inputs, **options)
 
 
 def test_a_harness_that_is_closed_does_nothing_more_and_shows_what_it_sent():

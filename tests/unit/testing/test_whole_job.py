@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002  functions are written as people write them
 """`run_job`: a job file in this process."""
 
 from typing import Any
@@ -6,7 +7,9 @@ import pytest
 
 from moorage import (
     FileSink,
+    KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
+    MapStateDescriptor,
     OutputTag,
     Tumbling,
     ValueStateDescriptor,
@@ -70,6 +73,8 @@ def test_what_needs_spark_is_said(tmp_path):
 
     with pytest.raises(UserError, match="without Spark"):
         run_job(transformed, {})
+    with pytest.raises(UserError, match=r"without Spark.*env\.spark asked=table"):
+        run_job(lambda env: env.spark.table("t"), {})
     with pytest.raises(UserError, match="name them with schema"):
         run_job(lambda env: env.read_stream("s", "rate"), {})
     with pytest.raises(UserError, match="no such input: inputs=\\['other'\\]"):
@@ -90,3 +95,51 @@ def test_what_goes_to_functions_of_the_job_is_given_back_too():
 
     found = run_job(handed, {"rows": [("a", 1)]})
     assert found == {"epochs": [("a", 1)], "checkpoints": [("a", 1)]}
+
+
+@pytest.mark.parametrize("source", ["kafka", "moorage-kafka"])
+def test_the_columns_of_kafka_are_known(source):
+    class Values(KeyedProcessFunction):
+        def process(self, row, ctx):
+            yield row.partition, row.value.decode(), len(row.headers)
+
+    def records(env):
+        options = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "includeHeaders": "true"}
+        rows = env.read_stream("t", source, **options)
+        out = rows.key_by("partition").process(
+            Values(), uid="v", output="partition int, value string, headers int"
+        )
+        out.foreach_epoch(print, uid="out")
+
+    record = {"partition": 3, "value": b"x", "headers": [{"key": "h", "value": b""}]}
+    assert run_job(records, {"t": [record]}) == {"out": [(3, "x", 1)]}
+
+
+LIMITS = MapStateDescriptor("limits", "string", "long")
+
+
+class Beyond(KeyedBroadcastProcessFunction):
+    def process_element(self, row, ctx):
+        if row.n > ctx.get_broadcast_state(LIMITS).get(row.user, row.n):
+            yield row.user, row.n
+
+    def process_broadcast_element(self, row, ctx):
+        ctx.get_broadcast_state(LIMITS).put(row.user, row.n)
+
+
+def test_broadcast_rows_and_inputs_that_go_straight_to_a_sink():
+    def alerts(env):
+        schema = "user string, n long"
+        rows, limits = (env.read_stream(uid, "json", schema=schema) for uid in ("rows", "limits"))
+        rows.foreach_epoch(print, uid="all")
+        beyond = rows.key_by("user").connect(limits, LIMITS)
+        made = beyond.process(Beyond(), uid="beyond", output=schema)
+        made.foreach_epoch(print, uid="beyond-limits")
+
+    epochs = [
+        {"rows": [("a", 5), ("b", 5)], "limits": [("a", 3)]},
+        {"rows": [("a", 4), ("b", 9)]},
+    ]
+    found = run_job(alerts, epochs)
+    assert found["beyond-limits"] == [("a", 5), ("a", 4)]
+    assert found["all"] == [("a", 5), ("b", 5), ("a", 4), ("b", 9)]
