@@ -88,7 +88,7 @@ class OperatorMetrics:
         prefix = "moorage_operator"
         self._seconds = Histogram(
             f"{prefix}_reconcile_seconds",
-            "How long passes take.",
+            "How long passes take; outcome is changed, unchanged, failed, conflict or gone.",
             ["kind", "outcome"],
             buckets=_BUCKETS,
             registry=registry,

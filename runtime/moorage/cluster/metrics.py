@@ -1,6 +1,6 @@
 """The driver's metrics, in Prometheus' text format.
 
-Decides their names, labels and meanings; `docs/driver-endpoint.md` lists them from here. What is
+Decides their names, labels and meanings; `docs/reference-metrics.md` is made of them. What is
 known at the moment is read from the board at each scrape; only what must not be missed between two
 scrapes (durations, sizes) is counted as it happens.
 """

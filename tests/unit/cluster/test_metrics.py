@@ -1,7 +1,6 @@
 """What the driver measures is what its documentation lists."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,8 +19,6 @@ from moorage.driver.views import (
 
 from .conftest import AT, Played
 
-DOC = Path(__file__).parents[3] / "docs" / "driver-endpoint.md"
-
 
 def samples(played: Played) -> dict[str, float]:
     """By name and the labels beside job and namespace, which all of them have."""
@@ -37,19 +34,6 @@ def samples(played: Played) -> dict[str, float]:
 
 def record(checkpoint_id: int, state: Any, **more: Any) -> CheckpointRecord:
     return CheckpointRecord(checkpoint_id, "Checkpoint", state, AT, **more)
-
-
-def metrics_table() -> str:
-    """The table of the documentation."""
-    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    for measure in METRICS:
-        labels = ", ".join(f"`{name}`" for name in measure.labels)
-        lines.append(f"| `{measure.name}` | {measure.kind} | {labels} | {measure.help} |")
-    return "\n".join(lines) + "\n"
-
-
-def test_the_documentation_lists_them_all():
-    assert metrics_table() in DOC.read_text()
 
 
 def test_every_metric_is_there_once_there_is_something_to_measure(played):
