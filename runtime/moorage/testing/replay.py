@@ -13,6 +13,7 @@ from pyspark import cloudpickle
 
 from moorage.engine.acks import decode_ack
 from moorage.engine.kept_functions import forget
+from moorage.engine.task_failures import SubtaskFailure
 from moorage.testing.circumstances import (
     HIGH,
     LOW,
@@ -106,13 +107,16 @@ class Replay:
         """Run the epoch as it is, and again under each other circumstance.
 
         Raises:
-            NotDeterministic: an attempt sent other rows or changed state otherwise.
+            NotDeterministic: an attempt sent other rows, changed state otherwise, or failed.
         """
         first = self._found(attempt, cloudpickle.loads, nullcontext())
         for again in _AGAIN:
             if again.crashed:
                 forget(self._job.lineage)
-            found = self._found(attempt, again.unpickle, again.circumstance())
+            try:
+                found = self._found(attempt, again.unpickle, again.circumstance())
+            except SubtaskFailure as failure:
+                raise _failed(failure, again.words) from failure.__cause__
             for name, rows in first.rows.items():
                 _compare_rows(name, rows, found.rows[name], again.words)
             self._compare_state(first, found, again.words)
@@ -167,6 +171,15 @@ class Replay:
     def _key(self, uid: str, raw: bytes) -> str:
         key = self._codecs[uid].decode(raw)
         return repr(key[0] if len(key) == 1 else key)
+
+
+def _failed(failure: SubtaskFailure, words: str) -> NotDeterministic:
+    """What is said of an attempt that failed although the first did not."""
+    cause = failure.__cause__ or failure
+    return NotDeterministic(
+        f"the epoch failed {words}, and had not failed before: {type(cause).__name__}: {cause}; "
+        f"{_ADVICE}"
+    )
 
 
 def _schemas(acks: list[bytes]) -> dict[_Place, StateSchema]:

@@ -157,6 +157,22 @@ def test_what_a_function_raises_comes_as_it_is_with_its_key(harness):
     assert one.keys() == []
 
 
+class BreaksInItsTimer(Total):
+    def on_timer(self, timestamp, ctx):
+        raise ZeroDivisionError("broken")
+
+
+def test_event_time_that_a_timer_fails_at_has_not_come(harness):
+    one = harness(BreaksInItsTimer())
+    one.process(("a", 1, 5))
+    one.process_watermark(14)
+    for come in (lambda: one.process_watermark(15), one.end_input):
+        with pytest.raises(ZeroDivisionError):
+            come()
+    assert (one.current_watermark(), one.timers("a")) == (14, [15])
+    assert one.process(("a", 1, 6)) == [("a", 2)]
+
+
 @pytest.mark.parametrize(
     ("rows", "says"),
     [

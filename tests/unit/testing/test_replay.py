@@ -309,6 +309,25 @@ def test_windows_pass(window):
         ]
 
 
+class Expires(KeyedProcessFunction):
+    """Fails from the day on that it holds good for."""
+
+    def __init__(self):
+        self.until = time.time() + 86_400
+
+    def process(self, row, ctx):
+        if time.time() > self.until:
+            raise ValueError("expired")
+
+
+def test_an_attempt_that_fails_where_the_first_did_not_is_told_as_such():
+    with pytest.raises(
+        NotDeterministic, match=r"failed on another day .* before: ValueError: expired;"
+    ) as caught:
+        replayed(Expires())
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
 class Dice(KeyedProcessFunction):
     def open(self, ctx):
         self.seen = ctx.get_state(ValueStateDescriptor("seen", "long"))
