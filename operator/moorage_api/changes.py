@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -113,30 +114,43 @@ def _differences(
             yield path, here
 
 
+@dataclass(frozen=True, slots=True)
+class _Hashed:
+    """What a hash needs to know of a field."""
+
+    name: str
+    alias: str
+    kind: ChangeKind | None  # its own, None if it is that of what is above
+    is_model: bool  # its default is a model
+    absent: tuple[Any, ...]  # JSON of the values that are as good as none
+
+
+@cache
+def _hashed(model: type[Model]) -> tuple[_Hashed, ...]:
+    found = []
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        once = [mark.value for mark in field.metadata if isinstance(mark, HashedAsAbsent)]
+        own = [mark.kind for mark in field.metadata if isinstance(mark, OnChange)]
+        absent = tuple(_json(one) for one in (default, *once))
+        is_model, kind = isinstance(default, Model), own[-1] if own else None
+        found.append(_Hashed(name, field.alias or name, kind, is_model, absent))
+    return tuple(found)
+
+
 def _plain(model: Model, kind: ChangeKind) -> dict[str, Any]:
     """Return the model as JSON data of canonical values, without defaults and unhashed fields."""
     plain: dict[str, Any] = {}
-    for name, field in type(model).model_fields.items():
-        value, here = getattr(model, name), _kind(field, kind)
-        default = field.get_default(call_default_factory=True)
-        if isinstance(value, Model) and isinstance(default, Model):
+    for field in _hashed(type(model)):
+        value, here = getattr(model, field.name), field.kind or kind
+        if isinstance(value, Model):
             below = _plain(value, here)
-            if below:
-                plain[field.alias or name] = below
-        elif isinstance(value, Model):
             # Without a default of its own kind its presence says something, even if it is empty.
-            below = _plain(value, here)
-            if below or here not in _UNHASHED:
-                plain[field.alias or name] = below
-        elif here not in _UNHASHED and not any(
-            _json(value) == _json(absent) for absent in (default, *_once_defaults(field))
-        ):
-            plain[field.alias or name] = _json(value)
+            if below or not (field.is_model or here in _UNHASHED):
+                plain[field.alias] = below
+        elif here not in _UNHASHED and (shown := _json(value)) not in field.absent:
+            plain[field.alias] = shown
     return plain
-
-
-def _once_defaults(field: FieldInfo) -> list[Any]:
-    return [mark.value for mark in field.metadata if isinstance(mark, HashedAsAbsent)]
 
 
 def _json(value: Any) -> Any:

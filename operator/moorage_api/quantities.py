@@ -31,6 +31,12 @@ _FACTORS = {
 }
 
 
+@functools.lru_cache(maxsize=8192)
+def _meant(kind: type, text: str) -> Any:
+    """The same texts stand in every manifest and every default."""
+    return kind(text)
+
+
 class _Text:
     """What the two types share: made from a string, written back as that string."""
 
@@ -103,7 +109,8 @@ class Duration(_Text):
             raise ValueError(f"has no unit: {text}")  # noqa: TRY004 - a value error for pydantic
         if not isinstance(text, str):
             raise ValueError("is not a duration")  # noqa: TRY004
-        return cls(text)
+        found: Self = _meant(cls, text)  # type: ignore[arg-type]  # classes can be hashed
+        return found
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -170,7 +177,8 @@ class Quantity(_Text):
             raise ValueError(f'is a number that needs quotes: "{text}"')  # noqa: TRY004
         if not isinstance(text, str):
             raise ValueError("is not a quantity")  # noqa: TRY004
-        return cls(text)
+        found: Self = _meant(cls, text)  # type: ignore[arg-type]  # classes can be hashed
+        return found
 
     @staticmethod
     def cel(field: str) -> str:

@@ -8,8 +8,10 @@ list are judged in a thread.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import msgspec
 from pydantic import ValidationError
 
 from moorage_api import API_VERSION, KIND, JobSpec, Problem, cluster_problems
@@ -92,11 +94,14 @@ def read_snapshot(body: Object) -> tuple[SnapshotView | None, tuple[Problem, ...
         trouble = _garbled(error)
     if trouble:
         return None, (), trouble
-    spec, problems = _snapshot_spec(body.get("spec") or {})
+    spec, problems = _snapshot_spec(msgspec.json.encode(body.get("spec") or {}))
     return SnapshotView(meta_of(body), spec, status), problems, ""
 
 
-def _snapshot_spec(raw: dict[str, Any]) -> tuple[SnapshotSpec, tuple[Problem, ...]]:
+@lru_cache(maxsize=4096)
+def _snapshot_spec(text: bytes) -> tuple[SnapshotSpec, tuple[Problem, ...]]:
+    """Of a job's snapshots most have the same."""
+    raw = msgspec.json.decode(text)
     try:
         return SnapshotSpec.model_validate(raw, extra="ignore"), ()
     except ValidationError as error:

@@ -6,13 +6,14 @@ only where a decision depends on it: `needs`.
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any
+
+import msgspec
 
 from moorage_api.driver import ENDPOINT_PORT, DriverState, certificate_name
 from moorage_api.status import JobStatus
@@ -293,7 +294,7 @@ class Observer:
         meta = revision["metadata"]
         if meta["name"] in _named(job.get("status") or {}):
             kept = self._unread.setdefault(f"{meta['namespace']}/{job['metadata']['name']}", {})
-            kept[meta["name"]] = json.dumps(revision, separators=(",", ":")).encode()
+            kept[meta["name"]] = msgspec.json.encode(revision)
 
     # -- pods and their drivers ----------------------------------------------------------------
 
@@ -423,7 +424,7 @@ class Observer:
         known = self._revisions.setdefault(who, {})
         if key not in known:
             listed = self._unread.get(who, {}).pop(name, b"")
-            body = json.loads(listed) if listed else None
+            body = msgspec.json.decode(listed) if listed else None
             if body is None:
                 body = await self.cluster.get("ControllerRevision", meta.namespace, name)
             revision = read_revision(body) if body is not None else None

@@ -156,12 +156,12 @@ def _grace(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> int:
 
 def _at(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = parent.get(name)
-    return found if isinstance(found, Mapping) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def _items(parent: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     found = parent.get(name)
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def _text(parent: Mapping[str, Any], name: str) -> str:

@@ -5,42 +5,21 @@ what is decided on it is only that there is nothing to do, or a status under the
 that it rests on. Before anything else is done, everything is read live.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from moorage_api import API_VERSION
-from moorage_api.reserved import TLS_VOLUME
-from moorage_operator.children.names import JOB_LABEL, REVISION_ANNOTATION
+from moorage_operator.children.names import JOB_LABEL
 from moorage_operator.objects import job_name_of
 from moorage_operator.ports import Kind, Object, Page, Reads
+from moorage_operator.shown import used_of
 
 WATCHED: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot", "Pod")
 
 _Place = tuple[str, str, str]
-_UNUSED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
-_POD_META = (
-    "name",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "labels",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-)
-_POD_STATUS = (
-    "phase",
-    "reason",
-    "message",
-    "podIP",
-    "startTime",
-    "conditions",
-    "containerStatuses",
-    "initContainerStatuses",
-)
-_CONTAINER = ("name", "state", "lastState")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +64,7 @@ class WatchCache:
             return True
         job = (meta.get("labels") or {}).get(JOB_LABEL, "")
         named = {"apiVersion": "v1" if kind == "Pod" else API_VERSION, "kind": kind}
-        used = {**(_pod(body) if kind == "Pod" else _ours(body)), **named}
-        data = json.dumps(used, separators=(",", ":")).encode()
+        data = msgspec.json.encode({**used_of(kind, body), **named})
         self._kept[place] = _Kept(version, job, data, self._count)
         self._mark(place, job)
         if job:
@@ -130,12 +108,14 @@ class WatchCache:
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """What is used of an object; None if nothing is known of it."""
         kept = self._kept.get((kind, namespace, name))
-        return json.loads(kept.data) if kept is not None else None
+        return msgspec.json.decode(kept.data) if kept is not None else None
 
     def of_job(self, kind: Kind, namespace: str, job: str) -> list[Object]:
         """What is used of all objects with the job's label."""
         found = self._of_job.get((kind, namespace, job), ())
-        return [json.loads(self._kept[kind, namespace, name].data) for name in sorted(found)]
+        return [
+            msgspec.json.decode(self._kept[kind, namespace, name].data) for name in sorted(found)
+        ]
 
     def mark_of(self, namespace: str, job: str) -> int:
         """The same as before: nothing of the job has changed since, as far as was shown."""
@@ -244,35 +224,3 @@ def _version(meta: Mapping[str, Any]) -> int:
     """Versions can be compared as numbers; of what is none, the last one shown is the newest."""
     text = meta["resourceVersion"]
     return int(text) if text.isdecimal() else 0
-
-
-def _ours(body: Object) -> Object:
-    meta = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
-    notes = meta.get("annotations") or {}
-    meta["annotations"] = {key: notes[key] for key in notes if key != _UNUSED_ANNOTATION}
-    return {"metadata": meta, "spec": body.get("spec") or {}, "status": body.get("status") or {}}
-
-
-def _pod(body: Object) -> Object:
-    """What `pod_view` looks at."""
-    meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
-    notes = meta.get("annotations") or {}
-    small = _only(meta, _POD_META)
-    small["annotations"] = _only(notes, (REVISION_ANNOTATION,))
-    owners = meta.get("ownerReferences") or ()
-    small["ownerReferences"] = [_only(one, ("controller", "uid")) for one in owners]
-    shown = _only(status, _POD_STATUS)
-    for key in ("containerStatuses", "initContainerStatuses"):
-        if key in shown:
-            shown[key] = [_only(one, _CONTAINER) for one in shown[key] or ()]
-    volumes = [one for one in spec.get("volumes") or () if one.get("name") == TLS_VOLUME]
-    used = {
-        **_only(spec, ("nodeName", "terminationGracePeriodSeconds")),
-        "containers": [_only(one, ("name",)) for one in spec.get("containers") or ()],
-        "volumes": volumes,
-    }
-    return {"metadata": small, "spec": used, "status": shown}
-
-
-def _only(parent: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    return {key: parent[key] for key in keys if key in parent}

@@ -17,8 +17,9 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import load_incluster_config, load_kube_config
 
-from moorage_operator.kube.rest import MANAGER, Resource, cluster_error, encoded, resource_of
-from moorage_operator.ports import ApiUnavailable, Kind, NotFound, Object, Page
+from moorage_operator.kube.rest import MANAGER, cluster_error, encoded, resource_of
+from moorage_operator.ports import ApiUnavailable, ClusterError, Kind, NotFound, Object, Page
+from moorage_operator.shown import page_of
 
 _PAGE = "500"
 _APPLY = "application/apply-patch+yaml"
@@ -111,7 +112,7 @@ class KubeCluster:
         """See `Cluster.pages`."""
         for _ in range(_PAGES_ANEW):
             try:
-                async for page in self._pages(resource_of(kind), namespace, selector):
+                async for page in self._pages(kind, namespace, selector):
                     yield page
             except NotFound as error:
                 # A list that took too long cannot be gone on with: its version is too old.
@@ -167,20 +168,28 @@ class KubeCluster:
         except NotFound:
             return
 
-    async def _pages(
-        self, resource: Resource, namespace: str | None, selector: str
-    ) -> AsyncIterator[Page]:
+    async def _pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Page]:
         """All pages of a list, each item with its kind, which lists leave out."""
+        resource = resource_of(kind)
         params = {"limit": _PAGE}
         if selector:
             params["labelSelector"] = selector
         named, first = {"apiVersion": resource.api_version, "kind": resource.kind}, True
         while first or params["continue"]:
-            page = await self._send("GET", resource.path(namespace), params=params)
-            yield Page([{**named, **item} for item in page.get("items") or ()], first)
-            params["continue"], first = (page.get("metadata") or {}).get("continue") or "", False
+            text = await self._exchange("GET", resource.path(namespace), params=params)
+            try:
+                items, after = page_of(kind, text)
+            except ValueError as error:
+                raise ApiUnavailable(
+                    f"the API server's answer is no list: kind={kind}: {error}"
+                ) from error
+            yield Page([{**named, **item} for item in items], first)
+            params["continue"], first = after, False
 
-    async def _send(
+    async def _send(self, method: str, path: str, body: Object | None = None, **how: Any) -> Object:
+        return _object(await self._exchange(method, path, body, **how))
+
+    async def _exchange(
         self,
         method: str,
         path: str,
@@ -188,7 +197,8 @@ class KubeCluster:
         *,
         params: Mapping[str, str] | None = None,
         form: str = _JSON,
-    ) -> Object:
+    ) -> bytes:
+        """The text of a good answer."""
         data = encoded(body) if body is not None else None
         headers = {"Accept": _JSON, **({"Content-Type": form} if data is not None else {})}
         begun, code = time.monotonic(), 0
@@ -206,7 +216,6 @@ class KubeCluster:
                 **self._connection.extras,
             ) as response:
                 text, code = await response.read(), response.status
-                return _answer(code, text, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = str(error) or type(error).__name__
             raise ApiUnavailable(
@@ -214,6 +223,9 @@ class KubeCluster:
             ) from error
         finally:
             self._told(method, code, time.monotonic() - begun)
+        if not 200 <= code < 300:
+            raise _refusal(code, text, response.headers.get("Retry-After"))
+        return text
 
     async def _who(self) -> dict[str, str]:
         settings: dict[str, Any] = dict(await self._configuration.auth_settings())
@@ -226,17 +238,25 @@ def _path_of(body: Object, subresource: str = "") -> str:
     return resource_of(body["kind"]).path(meta.get("namespace"), meta["name"], subresource)
 
 
-def _answer(code: int, text: bytes, retry_after: str | None) -> Object:
+def _object(text: bytes) -> Object:
     try:
         body = json.loads(text)
     except ValueError:
         body = None
-    if 200 <= code < 300 and isinstance(body, dict):
-        return body
+    if not isinstance(body, dict):
+        raise ApiUnavailable("the API server's answer is no JSON object")
+    return body
+
+
+def _refusal(code: int, text: bytes, retry_after: str | None) -> ClusterError:
+    if code < 400:
+        return ApiUnavailable(f"the API server's answer is no JSON object: status={code}")
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = None
     status = body if isinstance(body, dict) else None
     if code == _GONE:
         status = {**(status or {}), "reason": "Expired"}
-    if 200 <= code < 400:
-        raise ApiUnavailable(f"the API server's answer is no JSON object: status={code}")
     seconds = float(retry_after) if retry_after and retry_after.isdecimal() else None
-    raise cluster_error(code, status, seconds)
+    return cluster_error(code, status, seconds)

@@ -23,6 +23,7 @@ ALLOWED = {
         "moorage_state.snapshots",
         "moorage_state.stores",
         "moorage_state.tuning",
+        "msgspec",
         "prometheus_client",
         "pydantic",
         "yaml",
