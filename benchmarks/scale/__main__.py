@@ -24,6 +24,7 @@ TOPICS: dict[str, str] = {
     "timers": "benchmarks.scale.timers",
     "unions": "benchmarks.scale.unions",
     "operator": "benchmarks.scale.operator",
+    "restart": "benchmarks.scale.restart",
 }
 """By name, the module whose `measure(quick)` returns the curves of a topic."""
 
