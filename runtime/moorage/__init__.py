@@ -42,16 +42,20 @@ if TYPE_CHECKING:
     )
     from moorage.api.checkpointed import FunctionSnapshotContext as FunctionSnapshotContext
     from moorage.api.connected_streams import ConnectedStreams as ConnectedStreams
-    from moorage.api.connected_streams import KeyedCoProcessFunction as KeyedCoProcessFunction
     from moorage.api.file_sink import FileSink as FileSink
     from moorage.api.functions import MAX_WATERMARK as MAX_WATERMARK
     from moorage.api.functions import NO_WATERMARK as NO_WATERMARK
+    from moorage.api.functions import KeyedCoProcessFunction as KeyedCoProcessFunction
     from moorage.api.functions import KeyedProcessFunction as KeyedProcessFunction
     from moorage.api.functions import OutputTag as OutputTag
     from moorage.api.functions import ProcessContext as ProcessContext
     from moorage.api.functions import RuntimeContext as RuntimeContext
     from moorage.api.functions import TimerService as TimerService
     from moorage.api.functions import WorkerContext as WorkerContext
+    from moorage.api.interval_join import IntervalJoin as IntervalJoin
+    from moorage.api.interval_join import IntervalJoined as IntervalJoined
+    from moorage.api.interval_join import JoinContext as JoinContext
+    from moorage.api.interval_join import ProcessJoinFunction as ProcessJoinFunction
     from moorage.api.sinks import CheckpointInfo as CheckpointInfo
     from moorage.api.sinks import EpochInfo as EpochInfo
     from moorage.api.sinks import LiveOutput as LiveOutput
@@ -124,17 +128,24 @@ _HOMES = {
         "FunctionInitializationContext",
         "FunctionSnapshotContext",
     ),
-    "moorage.api.connected_streams": ("ConnectedStreams", "KeyedCoProcessFunction"),
+    "moorage.api.connected_streams": ("ConnectedStreams",),
     "moorage.api.file_sink": ("FileSink",),
     "moorage.api.functions": (
         "MAX_WATERMARK",
         "NO_WATERMARK",
+        "KeyedCoProcessFunction",
         "KeyedProcessFunction",
         "OutputTag",
         "ProcessContext",
         "RuntimeContext",
         "TimerService",
         "WorkerContext",
+    ),
+    "moorage.api.interval_join": (
+        "IntervalJoin",
+        "IntervalJoined",
+        "JoinContext",
+        "ProcessJoinFunction",
     ),
     "moorage.api.sinks": (
         "CheckpointInfo",

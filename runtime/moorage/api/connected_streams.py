@@ -4,7 +4,7 @@ Decides which streams can be connected, and what an operator over two of them ca
 job files through `KeyedStream`, which has the methods of `Connecting`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from moorage.api.broadcast import (
@@ -14,8 +14,9 @@ from moorage.api.broadcast import (
     broadcast_input,
 )
 from moorage.api.declarations import check_readable
-from moorage.api.functions import KeyedProcessFunction, OutputTag, ProcessContext
+from moorage.api.functions import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag
 from moorage.api.graph import KeyedInput
+from moorage.api.interval_join import IntervalJoin
 from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 
@@ -23,34 +24,16 @@ if TYPE_CHECKING:
     from moorage.api.streams import DataStream, KeyedStream
 
 
-class KeyedCoProcessFunction(KeyedProcessFunction):
-    """A function over the rows of two keyed streams, which share state and timers of a key.
+class ConnectedStreams:
+    """Two keyed streams, waiting for the function over both.
 
-    A key's rows of both streams come in one order: by event time where it is declared, then those
-    of the first stream before those of the second, then as they lie in their sources. Of a stream
-    that declares none while the other does they come first in their epoch. Nothing else is promised
-    of one stream against the other: which of them is ahead is for state to bridge.
+    Attributes:
+        inputs: the two.
     """
 
-    def process_element1(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:  # noqa: ARG002
-        """Handle one row of the first stream, as `KeyedProcessFunction.process` does."""
-        raise TypeError(f"{type(self).__name__} does not define process_element1(row, ctx)")
-
-    def process_element2(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:  # noqa: ARG002
-        """Handle one row of the second stream."""
-        raise TypeError(f"{type(self).__name__} does not define process_element2(row, ctx)")
-
-    def process(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:
-        """What the engine calls: with a row, and which stream it is of."""
-        side, mine = row
-        return self.process_element2(mine, ctx) if side else self.process_element1(mine, ctx)
-
-
-class ConnectedStreams:
-    """Two keyed streams, waiting for the function over both."""
-
-    def __init__(self, keyed: "KeyedStream") -> None:
-        self._keyed = keyed
+    def __init__(self, keyed: "KeyedStream", second: KeyedInput) -> None:
+        self.inputs = KeyedInput(keyed.stream, keyed.columns), second
+        self._keyed = type(keyed)(keyed.stream, keyed.columns, keyed.types, second=second)
 
     def process(
         self,
@@ -129,12 +112,23 @@ class Connecting:
         """
         mine, given = _keyed(self), stream
         if isinstance(given, Connecting):
-            return ConnectedStreams(_two(mine, _keyed(given), descriptors))
+            return ConnectedStreams(mine, _second(mine, _keyed(given), descriptors))
         side = broadcast_input(given, descriptors)
         check_readable(side.stream.schema, "connect")
         return BroadcastConnectedStream(
             type(mine)(mine.stream, mine.columns, mine.types, broadcast=side)
         )
+
+    def interval_join(self, other: "KeyedStream") -> IntervalJoin:
+        """Join with rows of another stream that have the key and an event time not far away.
+
+        Args:
+            other: the right side.
+
+        Raises:
+            UserError: see `connect`.
+        """
+        return IntervalJoin(self.connect(other))
 
 
 def check_function(uid: str, function: Any, keyed: "KeyedStream") -> None:
@@ -160,9 +154,9 @@ def _keyed(stream: Any) -> "KeyedStream":
     return stream  # type: ignore[no-any-return]  # it is mixed into this class alone
 
 
-def _two(
+def _second(
     first: "KeyedStream", second: "KeyedStream", descriptors: tuple[MapStateDescriptor, ...]
-) -> "KeyedStream":
+) -> KeyedInput:
     if descriptors:
         raise UserError(
             f"two keyed streams have no broadcast state; leave the descriptors out, or connect "
@@ -176,5 +170,4 @@ def _two(
             f"first={dict(zip(first.columns, first.types, strict=True))} "
             f"second={dict(zip(second.columns, second.types, strict=True))}"
         )
-    other = KeyedInput(second.stream, second.columns)
-    return type(first)(first.stream, first.columns, first.types, second=other)
+    return KeyedInput(second.stream, second.columns)

@@ -305,3 +305,26 @@ class KeyedProcessFunction:
         Of a long-lived function after a failure, and where another run takes its place; a worker
         that ends calls nothing.
         """
+
+
+class KeyedCoProcessFunction(KeyedProcessFunction):
+    """A function over the rows of two keyed streams, which share state and timers of a key.
+
+    A key's rows of both streams come in one order: by event time where it is declared, then those
+    of the first stream before those of the second, then as they lie in their sources. Of a stream
+    that declares none while the other does they come first in their epoch. Nothing else is promised
+    of one stream against the other: which of them is ahead is for state to bridge.
+    """
+
+    def process_element1(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:  # noqa: ARG002
+        """Handle one row of the first stream, as `KeyedProcessFunction.process` does."""
+        raise TypeError(f"{type(self).__name__} does not define process_element1(row, ctx)")
+
+    def process_element2(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:  # noqa: ARG002
+        """Handle one row of the second stream."""
+        raise TypeError(f"{type(self).__name__} does not define process_element2(row, ctx)")
+
+    def process(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:
+        """What the engine calls: with a row, and which stream it is of."""
+        side, mine = row
+        return self.process_element2(mine, ctx) if side else self.process_element1(mine, ctx)

@@ -28,10 +28,21 @@ from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keyed import TimeDomain
 
-_UID, _INPUT, _BROADCAST, _GIVEN = "function", "rows", "broadcast", "given"
+_UID, _INPUT, _SECOND, _BROADCAST = "function", "rows", "second", "broadcast"
+_GIVEN = "given"
 _MOST_ROWS = 1 << 20
-Applied = Callable[[KeyedStream], DataStream]
-"""Makes of a keyed stream what is tested, such as `lambda s: s.window(...).aggregate(...)`."""
+Applied = Callable[..., DataStream]
+"""Makes of a keyed stream what is tested, such as `lambda s: s.window(...).aggregate(...)`, or of
+two."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecondStream:
+    """The second stream of a harness for what has two: its rows, key and event time."""
+
+    schema: str
+    key_by: str | Sequence[str]
+    event_time: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,7 @@ class _Setting:
     max_delay: str | None
     broadcast: str
     broadcast_states: tuple[MapStateDescriptor, ...]
+    second: SecondStream | None
     options: dict[str, Any]
     max_parallelism: int
     batch_rows: int
@@ -85,6 +97,8 @@ class KeyedHarness:
         batch_rows: how many rows a `KeyedBatchFunction` gets in one call, at the most.
         broadcast: DDL of the rows of the broadcast stream of a `KeyedBroadcastProcessFunction`.
         broadcast_states: the descriptors of the states that these rows build up.
+        second: the other stream of a `KeyedCoProcessFunction`, or of what makes one operator of two
+            keyed streams. Event time goes as that of the first.
         options: further arguments of `KeyedStream.process`, such as `side_outputs`.
 
     Raises:
@@ -106,6 +120,7 @@ class KeyedHarness:
         batch_rows: int = 1024,
         broadcast: str = "",
         broadcast_states: Sequence[MapStateDescriptor] = (),
+        second: SecondStream | None = None,
         restore: Snapshot | None = None,
         **options: Any,
     ) -> None:
@@ -120,6 +135,7 @@ class KeyedHarness:
             max_delay,
             broadcast,
             tuple(broadcast_states),
+            second,
             options,
             max_parallelism,
             batch_rows,
@@ -156,11 +172,14 @@ class KeyedHarness:
 
     # -- rows and time ---------------------------------------------------------------------
 
-    def process(self, *rows: Any, broadcast: Sequence[Any] = ()) -> list[Any]:
+    def process(
+        self, *rows: Any, broadcast: Sequence[Any] = (), second: Sequence[Any] = ()
+    ) -> list[Any]:
         """Run an epoch over rows, tuples or dicts; what the function yielded, as named tuples.
 
         Args:
             broadcast: rows of the broadcast stream, which every subtask sees before `rows`.
+            second: rows of the second stream.
 
         Raises:
             UserError: a row does not fit the stream.
@@ -172,7 +191,12 @@ class KeyedHarness:
                 "there is no broadcast stream: make the harness with broadcast=DDL of its rows and "
                 "broadcast_states=[...]"
             )
-        running.job.epoch({_INPUT: rows} | ({_BROADCAST: broadcast} if broadcast else {}))
+        if second and self._setting.second is None:
+            raise UserError(
+                "there is no second stream: make the harness with second=SecondStream(DDL, key_by)"
+            )
+        given = {_INPUT: rows, _SECOND: second, _BROADCAST: broadcast}
+        running.job.epoch({uid: some for uid, some in given.items() if some})
         found: list[Any] = []
         for name, collector in running.collectors.items():
             sent = list(chain.from_iterable(map(running.readers[name].rows, collector.take())))
@@ -281,7 +305,9 @@ class KeyedHarness:
 
     # -- crashes, snapshots, other sizes and other versions --------------------------------
 
-    def crash_and_replay(self, *rows: Any, broadcast: Sequence[Any] = ()) -> list[Any]:
+    def crash_and_replay(
+        self, *rows: Any, broadcast: Sequence[Any] = (), second: Sequence[Any] = ()
+    ) -> list[Any]:
         """Run an epoch, forget it as a crash would, and run it again; what it yielded.
 
         It is run several times: as it is, again, on another day, with other random numbers, with
@@ -295,7 +321,7 @@ class KeyedHarness:
         planner = running.job.planner
         planner.rehearse = Replay(running.job, running.collectors)
         try:
-            return self.process(*rows, broadcast=broadcast)
+            return self.process(*rows, broadcast=broadcast, second=second)
         finally:
             del planner.rehearse
 
@@ -382,10 +408,8 @@ class KeyedHarness:
         """A job of its own; it changes nothing here."""
         given = self._setting
         env = TestEnvironment()
-        stream = env.read_stream(_INPUT, "rows", schema=given.schema)
-        if given.event_time is not None:
-            stream = stream.with_event_time(given.event_time, given.max_delay or "0s")
-        made = self._applied(env, function, stream.key_by(*given.key_by))
+        first = self._keyed(env, _INPUT, given.schema, given.key_by, given.event_time)
+        made = self._applied(env, function, first)
         if len(env.graph.operators) != 1:
             raise UserError(
                 f"a harness has one operator: uids={[o.uid for o in env.graph.operators]}; "
@@ -404,7 +428,7 @@ class KeyedHarness:
             # Counted by value, so that no row of a key tells how far time has come.
             clocks = JobClocks(
                 {_GIVEN: InputClock(per=_GIVEN)},
-                {operator.uid: ("",)},
+                {operator.uid: ("",) * len(operator.feeds)},
                 {operator.uid: frozenset({_GIVEN})},
             )
         job = InProcessJob(
@@ -426,12 +450,30 @@ class KeyedHarness:
         state = CommittedState(job, operator)
         return _Running(function, operator.uid, job, state, collectors, readers)
 
+    def _keyed(
+        self,
+        env: TestEnvironment,
+        uid: str,
+        schema: str,
+        key_by: Sequence[str],
+        event_time: str | None,
+    ) -> KeyedStream:
+        stream = env.read_stream(uid, "rows", schema=schema)
+        if event_time is not None:
+            stream = stream.with_event_time(event_time, self._setting.max_delay or "0s")
+        return stream.key_by(*key_by)
+
     def _applied(
         self, env: TestEnvironment, function: KeyedProcessFunction | Applied, keyed: KeyedStream
     ) -> DataStream:
-        given = self._setting
+        given, streams = self._setting, [keyed]
+        if (other := given.second) is not None:
+            keys = (other.key_by,) if isinstance(other.key_by, str) else other.key_by
+            streams.append(self._keyed(env, _SECOND, other.schema, keys, other.event_time))
         if isinstance(function, KeyedProcessFunction):
             process: Callable[..., DataStream] = keyed.process
+            if len(streams) > 1:
+                process = keyed.connect(streams[1]).process
             if given.broadcast or given.broadcast_states:
                 rows = env.read_stream(_BROADCAST, "rows", schema=given.broadcast)
                 process = keyed.connect(rows, *given.broadcast_states).process
@@ -443,11 +485,11 @@ class KeyedHarness:
                 f"output={given.output!r} broadcast={given.broadcast!r} "
                 f"options={sorted(given.options)}; give them there"
             )
-        made = function(keyed) if applied else None
+        made = function(*streams) if applied else None
         if not isinstance(made, DataStream):
             raise UserError(
                 f"a harness takes an instance of a KeyedProcessFunction, or a function that makes "
-                f"one operator of a keyed stream: got={function!r:.100}"
+                f"one operator of a keyed stream, or of two: got={function!r:.100}"
             )
         return made
 

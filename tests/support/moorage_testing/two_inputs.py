@@ -1,6 +1,12 @@
 """Jobs with operators over two keyed streams, for tests with Spark and without."""
 
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from random import Random
+from typing import Any
+
 from moorage import (
+    NO_WATERMARK,
     DataStream,
     FileSink,
     KeyedCoProcessFunction,
@@ -10,6 +16,9 @@ from moorage import (
     StreamEnvironment,
     ValueStateDescriptor,
 )
+from moorage.engine.rows import TupleReader
+from moorage.testing.environment import TestEnvironment
+from moorage.testing.in_process import Collector, InProcessJob, Snapshot
 
 ORDERS = "id string, user long, amount double, at long"
 SHIPS = "order string, at long, place string"
@@ -113,3 +122,70 @@ def pairs_of_outputs(env: StreamEnvironment, *leave_out: str) -> None:
         if uid not in leave_out:
             made = one.connect(two).process(Pairs(), uid=uid, output=PAIRS)
             made.sink_to(FileSink(uid), uid=f"{uid}-out")
+
+
+Epochs = Sequence[Mapping[str, Sequence[Any]]]
+
+
+def through_failures(
+    build: Callable[[StreamEnvironment], object],
+    epochs: Epochs,
+    chance: Random,
+    clock: Callable[[int], int] = lambda _epoch: 0,
+) -> dict[str, list[tuple[Any, ...]]]:
+    """What a job sends that is killed now and then, and goes on with another number of subtasks.
+
+    Each life begins from the last snapshot; what was sent after it does not count.
+
+    Args:
+        clock: processing time of an epoch, by its number.
+    """
+    saved: tuple[int, dict[str, list[tuple[Any, ...]]], Snapshot | None] = 0, {}, None
+    while True:
+        begin, sent, snapshot = saved
+        number, found = begin, {uid: list(rows) for uid, rows in sent.items()}
+        env = TestEnvironment()
+        build(env)
+        collectors = {node.uid: Collector() for node in env.graph.sinks}
+        readers = {node.uid: TupleReader(node.upstream.schema.names) for node in env.graph.sinks}
+        for node in env.graph.sinks:
+            sink: Any = collectors[node.uid]
+            node.sink = sink
+        times = [clock(number)]
+        job = InProcessJob(
+            env.graph, clock=times.pop, parallelism=chance.randint(1, 3), restore=snapshot
+        )
+        with job:
+            while number <= len(epochs):
+                times[:] = [clock(number)] * 9
+                if number == len(epochs):
+                    job.runner.watermarks = job.runner.watermarks.drain()
+                job.epoch(epochs[number] if number < len(epochs) else {})
+                number += 1
+                for uid, one in collectors.items():
+                    rows = chain.from_iterable(map(readers[uid].rows, one.take()))
+                    found.setdefault(uid, []).extend(map(tuple, rows))
+                if number > len(epochs):
+                    return found
+                if chance.random() < 0.4:
+                    saved = number, {uid: list(r) for uid, r in found.items()}, job.snapshot()
+                if chance.random() < 0.2:
+                    break
+
+
+def watermarks(epochs: Epochs, delays: Mapping[str, int], time: int = -1) -> list[int]:
+    """The watermark of each epoch of an operator over these inputs, `NO_WATERMARK` at first.
+
+    Args:
+        delays: by input; rows have their time at position `time`.
+    """
+    newest: dict[str, int] = {}
+    found = []
+    for rows in epochs:
+        known = [newest[uid] - delay - 1 for uid, delay in delays.items() if uid in newest]
+        found.append(min(known) if len(known) == len(delays) else NO_WATERMARK)
+        for uid, some in rows.items():
+            for row in some:
+                newest[uid] = max(newest.get(uid, row[time]), row[time])
+    # It never goes back.
+    return [max(found[: i + 1]) for i in range(len(found))]

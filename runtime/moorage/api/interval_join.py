@@ -1,0 +1,266 @@
+"""Interval joins: rows of two keyed streams whose event times are not far from each other.
+
+What Flink's `IntervalJoinOperator` does: each row waits in state for those of the other stream, and
+is forgotten when the watermark says that none can come any more. Called by job files through
+`KeyedStream.interval_join`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from moorage.api.declarations import parse_duration
+from moorage.api.functions import (
+    KeyedCoProcessFunction,
+    OutputTag,
+    ProcessContext,
+    RuntimeContext,
+)
+from moorage.api.join_columns import SIDES, SelectedColumns, ddl_of, select_columns
+from moorage_state.descriptors import MapStateDescriptor
+from moorage_state.errors import UserError
+
+if TYPE_CHECKING:
+    from moorage.api.connected_streams import ConnectedStreams
+    from moorage.api.streams import DataStream
+
+LEFT_ROWS, RIGHT_ROWS = "left-rows", "right-rows"
+"""Names of states; they are on disk."""
+
+
+class JoinContext:
+    """Handed to a `ProcessJoinFunction` with a pair of rows.
+
+    Attributes:
+        key: the key of both.
+        left_timestamp, right_timestamp: their event times in milliseconds since 1970 UTC.
+    """
+
+    def __init__(self, ctx: ProcessContext, times: Sequence[int]) -> None:
+        self._ctx = ctx
+        self.key = ctx.key
+        self.left_timestamp, self.right_timestamp = times
+
+    @property
+    def timestamp(self) -> int:
+        """The event time of the pair: the later one of both."""
+        return max(self.left_timestamp, self.right_timestamp)
+
+    def output(self, tag: OutputTag, row: Any) -> None:
+        """Send a row to a side output; see `ProcessContext.output`."""
+        self._ctx.output(tag, row)
+
+
+class ProcessJoinFunction:
+    """What is made of each pair that an interval join finds; it keeps no state."""
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Called once before the first row."""
+
+    def process_element(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any] | None:  # noqa: ARG002
+        """Handle a pair, named tuples of their streams' columns; returns or yields output rows."""
+        raise TypeError(f"{type(self).__name__} does not define process_element(left, right, ctx)")
+
+    def close(self) -> None:
+        """Called once after the last row."""
+
+
+class _Select(ProcessJoinFunction):
+    def __init__(self, columns: SelectedColumns) -> None:
+        self._columns = columns
+
+    def process_element(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any]:  # noqa: ARG002
+        return (self._columns(left, right),)
+
+
+class IntervalJoinOperator(KeyedCoProcessFunction):
+    """Keeps the rows of both streams for as long as others may come that belong to them.
+
+    Args:
+        rows: of both streams, the DDL type of a row.
+        lower, upper: how far a right row is from a left one, at the least and at the most.
+        late: of both streams, where late rows go; None drops them.
+    """
+
+    def __init__(
+        self,
+        function: ProcessJoinFunction,
+        rows: Sequence[str],
+        lower: int,
+        upper: int,
+        late: Sequence[OutputTag | None],
+    ) -> None:
+        self._function = function
+        self._types = tuple(rows)
+        # Of rows of the other side, relative to one of this side.
+        self._bounds = ((lower, upper), (-upper, -lower))
+        self._late = tuple(late)
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Get the states: rows by their event time."""
+        self._rows = [
+            ctx.get_map_state(MapStateDescriptor(name, "bigint", f"array<{kind}>"))
+            for name, kind in zip((LEFT_ROWS, RIGHT_ROWS), self._types, strict=True)
+        ]
+        self._function.open(ctx)
+
+    def close(self) -> None:
+        """Let the function release what it took."""
+        self._function.close()
+
+    def process_element1(self, row: Any, ctx: ProcessContext) -> Iterator[Any]:
+        """Join a left row."""
+        return self._join(0, row, ctx)
+
+    def process_element2(self, row: Any, ctx: ProcessContext) -> Iterator[Any]:
+        """Join a right row."""
+        return self._join(1, row, ctx)
+
+    def _join(self, side: int, row: Any, ctx: ProcessContext) -> Iterator[Any]:
+        at: Any = ctx.timestamp()
+        service = ctx.timer_service()
+        if at <= service.current_watermark():
+            if (tag := self._late[side]) is not None:
+                yield tag, tuple(row)
+            return
+        mine, others = self._rows[side], self._rows[1 - side]
+        mine.put(at, [*mine.get(at, ()), row])
+        lower, upper = self._bounds[side]
+        near = [entry for entry in others.entries() if lower <= entry[0] - at <= upper]
+        for when, rows in sorted(near, key=itemgetter(0)):
+            met = JoinContext(ctx, (when, at) if side else (at, when))
+            for other in rows:
+                pair = (other, row) if side else (row, other)
+                yield from self._function.process_element(*pair, met) or ()
+        service.register_event_time_timer(at + max(upper, 0))
+
+    def on_timer(self, timestamp: int, ctx: ProcessContext) -> None:  # noqa: ARG002
+        """Forget the rows to which nothing belongs that is still to come."""
+        for (_, upper), rows in zip(self._bounds, self._rows, strict=True):
+            rows.remove(timestamp - max(upper, 0))
+
+
+class IntervalJoin:
+    """Two keyed streams, waiting to be told how far apart rows may be."""
+
+    def __init__(self, streams: "ConnectedStreams") -> None:
+        self._streams = streams
+
+    def between(
+        self,
+        lower: str,
+        upper: str,
+        *,
+        lower_exclusive: bool = False,
+        upper_exclusive: bool = False,
+        late_left: "str | OutputTag" = "drop",
+        late_right: "str | OutputTag" = "drop",
+    ) -> "IntervalJoined":
+        """Join rows of one key where ``lower <= right's time - left's time <= upper``.
+
+        Args:
+            lower, upper: such as "-5m" and "1h".
+            lower_exclusive, upper_exclusive: leave out rows that are just so far.
+            late_left, late_right: what happens to rows that come when the watermark is past
+                them: "drop", or a tag without columns sends them to that side output.
+
+        Raises:
+            UserError: these are no durations, or no time lies between them; a stream declares no
+                event time; or `late_left`, `late_right` are none of that.
+        """
+        for name, keyed in zip(SIDES, self._streams.inputs, strict=True):
+            if not keyed.stream.has_event_time:
+                raise UserError(
+                    f"an interval join needs event time on both sides: side={name}; call "
+                    f"with_event_time(column) on it before key_by"
+                )
+        first = _signed(lower) + bool(lower_exclusive)
+        last = _signed(upper) - bool(upper_exclusive)
+        if first > last:
+            raise UserError(
+                f"no time lies in this interval: lower={lower!r} upper={upper!r} "
+                f"lower_exclusive={lower_exclusive} upper_exclusive={upper_exclusive}"
+            )
+        late = (_late("late_left", late_left), _late("late_right", late_right))
+        return IntervalJoined(self._streams, first, last, late)
+
+
+class IntervalJoined:
+    """An interval join, waiting to be told what is made of pairs."""
+
+    def __init__(
+        self,
+        streams: "ConnectedStreams",
+        lower: int,
+        upper: int,
+        late: Sequence[OutputTag | None],
+    ) -> None:
+        self._streams = streams
+        self._bounds = lower, upper
+        self._late = late
+
+    def process(
+        self,
+        function: ProcessJoinFunction,
+        *,
+        uid: str,
+        output: str,
+        side_outputs: Sequence[OutputTag] = (),
+        **options: Any,
+    ) -> "DataStream":
+        """Apply a function to each pair; for the arguments see `ConnectedStreams.process`.
+
+        Raises:
+            UserError: it is no `ProcessJoinFunction`; or see `ConnectedStreams.process`.
+        """
+        given: Any = function
+        if not isinstance(given, ProcessJoinFunction):
+            raise UserError(
+                f"an interval join takes an instance of a ProcessJoinFunction: uid={uid} "
+                f"got={type(function).__name__}"
+            )
+        schemas = [keyed.stream.schema for keyed in self._streams.inputs]
+        rows = [schema.simpleString() for schema in schemas]
+        sides = list(side_outputs)
+        for tag, schema in zip(self._late, schemas, strict=True):
+            if tag is not None:
+                sides.append(OutputTag(tag.name, ddl_of(schema)))
+        operator = IntervalJoinOperator(function, rows, *self._bounds, self._late)
+        return self._streams.process(
+            operator, uid=uid, output=output, side_outputs=sides, **options
+        )
+
+    def select(
+        self, *, uid: str, null_key: str = "fail", bad_time: str = "fail", **named: str
+    ) -> "DataStream":
+        """A row of each pair, of columns of both sides.
+
+        Args:
+            uid: the operator's stable name.
+            null_key, bad_time: see `ConnectedStreams.process`.
+            named: for each column of the result one of a side: ``user="left.id"``.
+
+        Raises:
+            UserError: a column is not there; or see `ConnectedStreams.process`.
+        """
+        output, columns = select_columns(uid, named, self._streams.inputs)
+        function = _Select(columns)
+        return self.process(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)
+
+
+def _signed(text: str) -> int:
+    given: Any = text
+    if isinstance(given, str) and given.startswith("-"):
+        return -parse_duration(given[1:])
+    return parse_duration(text)
+
+
+def _late(argument: str, given: Any) -> OutputTag | None:
+    if given == "drop":
+        return None
+    if isinstance(given, OutputTag) and given.ddl is None:
+        return given
+    raise UserError(
+        f"{argument} is 'drop', or the OutputTag of a side output, without columns: late rows go "
+        f"there as they came: {argument}={given!r}"
+    )

@@ -1,0 +1,173 @@
+"""Interval joins, held against plain Python over rows that come late, early and after failures."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from moorage_testing.two_inputs import through_failures, watermarks
+
+from moorage import FileSink, OutputTag, ProcessJoinFunction
+from moorage.testing import KeyedHarness, SecondStream, run_job
+from moorage_state.errors import UserError
+
+LEFT = "user string, n long, at long"
+RIGHT = "id string, m long, at long"
+LATE_LEFT, LATE_RIGHT, FAR = (
+    OutputTag("late-left"),
+    OutputTag("late-right"),
+    OutputTag("far", "n long"),
+)
+DELAYS = {"left": 10, "right": 5}
+
+
+def streams(env):
+    left = env.read_stream("left", "json", schema=LEFT).with_event_time("at", "10ms")
+    right = env.read_stream("right", "json", schema=RIGHT).with_event_time("at", "5ms")
+    return left.key_by("user"), right.key_by("id")
+
+
+def joining(**bounds):
+    def build(env):
+        left, right = streams(env)
+        named = {"user": "right.id", "n": "left.n", "m": "right.m"}
+        made = left.interval_join(right).between(
+            late_left=LATE_LEFT, late_right=LATE_RIGHT, **bounds
+        )
+        found = made.select(uid="join", **named)
+        for uid, stream in {
+            "out": found,
+            "late-left": found.get_side_output(LATE_LEFT),
+            "late-right": found.get_side_output(LATE_RIGHT),
+        }.items():
+            stream.sink_to(FileSink(uid), uid=uid)
+
+    return build
+
+
+def rows(chance, pace, first):
+    """Rows of one input: it goes on by `pace` each epoch, back and forth within it."""
+    return [
+        (chance.choice("abc"), first + i, max(0, pace + chance.randint(-60, 25)))
+        for i in range(chance.randint(0, 9))
+    ]
+
+
+BOUNDS: list[tuple[dict[str, Any], int, int]] = [
+    ({"lower": "-10ms", "upper": "30ms"}, -10, 30),
+    ({"lower": "-10ms", "upper": "30ms", "lower_exclusive": True, "upper_exclusive": True}, -9, 29),
+    ({"lower": "0s", "upper": "0s"}, 0, 0),
+    ({"lower": "5ms", "upper": "20ms"}, 5, 20),
+    ({"lower": "-30ms", "upper": "-4ms", "upper_exclusive": True}, -30, -5),
+]
+
+
+@pytest.mark.parametrize(("bounds", "lower", "upper"), BOUNDS)
+def test_all_pairs_of_rows_that_are_not_late_are_found_whatever_happens(bounds, lower, upper):
+    chance = Random(f"{bounds}")
+    epochs = [
+        {"left": rows(chance, 22 * i, 100 * i), "right": rows(chance, 20 * i, 100 * i)}
+        for i in range(14)
+    ]
+    marks = watermarks(epochs, DELAYS)
+    on_time: dict[str, list[Any]] = {"left": [], "right": []}
+    late: dict[str, list[Any]] = {"left": [], "right": []}
+    for given, mark in zip(epochs, marks, strict=True):
+        for uid, some in given.items():
+            for row in some:
+                (on_time if row[2] > mark else late)[uid].append(row)
+    expected = [
+        (user, n, m)
+        for user, n, at in on_time["left"]
+        for other, m, then in on_time["right"]
+        if user == other and lower <= then - at <= upper
+    ]
+    found = through_failures(joining(**bounds), epochs, chance)
+    assert sorted(found["out"]) == sorted(expected)
+    assert sorted(found["late-left"]) == sorted(late["left"])
+    assert sorted(found["late-right"]) == sorted(late["right"])
+    assert expected
+    assert late["left"]
+    assert late["right"]
+
+
+class Far(ProcessJoinFunction):
+    """Tells how far apart a pair is; those that are far go aside, too."""
+
+    def process_element(self, left, right, ctx):
+        assert (left.user, left.at, right.at) == (
+            ctx.key,
+            ctx.left_timestamp,
+            ctx.right_timestamp,
+        )
+        if right.at - left.at > 5:
+            ctx.output(FAR, (left.n,))
+        yield ctx.key, ctx.timestamp, right.at - left.at
+
+
+def test_a_function_gets_pairs_with_their_times_in_their_order():
+    def build(env):
+        left, right = streams(env)
+        made = left.interval_join(right).between("-1s", "1s")
+        far = made.process(Far(), uid="j", output="k string, at long, by long", side_outputs=[FAR])
+        far.sink_to(FileSink("out"), uid="out")
+        far.get_side_output(FAR).sink_to(FileSink("far"), uid="far")
+
+    given = {"left": [("a", 1, 10), ("a", 2, 30)], "right": [("a", 0, 20), ("a", 0, 25)]}
+    found = run_job(build, given)
+    assert found["out"] == [("a", 20, 10), ("a", 25, 15), ("a", 30, -10), ("a", 30, -5)]
+    assert found["far"] == [(1,), (1,)]
+
+
+def test_rows_are_forgotten_when_nothing_can_belong_to_them_any_more():
+    def joined(left, right):
+        return left.interval_join(right).between("-10ms", "30ms").select(uid="j", n="left.n")
+
+    second = SecondStream(RIGHT, "id", "at")
+    with KeyedHarness(joined, LEFT, "user", event_time="at", second=second) as join:
+        join.process(("a", 1, 100), ("a", 2, 100), ("a", 3, 105))
+        assert join.timers("a") == [130, 135]
+        join.process_watermark(129)
+        assert sorted(join.state("left-rows", "a")) == [100, 105]
+        join.process_watermark(130)
+        assert join.state("left-rows", "a") == {105: [("a", 3, 105)]}
+        join.process_watermark(135)
+        join.process(second=[("a", 1, 200)])
+        assert join.timers("a") == [210]
+        join.process_watermark(210)
+        assert (join.keys(), join.num_timers()) == ([], 0)
+
+
+def test_what_cannot_be_joined_is_refused_with_what_to_do():
+    def untimed(env):
+        left, _ = streams(env)
+        env.read_stream("plain", "json", schema=RIGHT).key_by("id").interval_join(left).between(
+            "0s", "1s"
+        )
+
+    def build(**changes):
+        def made(env):
+            left, right = streams(env)
+            bounds = {"lower": "0s", "upper": "1s"} | changes.get("bounds", {})
+            join = left.interval_join(right).between(**bounds)
+            if "function" in changes:
+                join.process(changes["function"], uid="j", output="n long")
+            join.select(uid="j", **changes.get("named", {}))
+
+        return made
+
+    cases = [
+        ("event time on both sides: side=left; call with_event_time", untimed),
+        ("no time lies in this interval: lower='0s' upper='-1s'", build(bounds={"upper": "-1s"})),
+        ("not a duration; write 500ms", build(bounds={"lower": "1"})),
+        ("late_left is 'drop', or the OutputTag", build(bounds={"late_left": FAR})),
+        ("an instance of a ProcessJoinFunction: uid=j got=int", build(function=1)),
+        ("select names the columns of the result: uid=j", build()),
+        ("as 'left.name' or 'right.name': uid=j n='n'", build(named={"n": "n"})),
+        (
+            r"no such column: uid=j n='left.m' columns of left=\['user',",
+            build(named={"n": "left.m"}),
+        ),
+    ]
+    for words, made in cases:
+        with pytest.raises(UserError, match=words):
+            run_job(made, {})
