@@ -11,12 +11,14 @@ from time import time as seconds
 from typing import ClassVar
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pytest
 
 from moorage import (
     KeyedBatchFunction,
     KeyedProcessFunction,
+    ProcessWindowFunction,
     Session,
     Tumbling,
     ValueStateDescriptor,
@@ -105,6 +107,10 @@ def the_weekday_of_today():
     return datetime.today().weekday()
 
 
+def the_year_of_pandas():
+    return pandas.Timestamp.now().year
+
+
 CLOCKS = [
     the_hour_of_time,
     the_hour_in_nanoseconds,
@@ -122,6 +128,7 @@ CLOCKS = [
     ),
     the_month_of_today,
     the_weekday_of_today,
+    the_year_of_pandas,
 ]
 
 
@@ -231,6 +238,44 @@ def test_what_a_long_lived_function_remembers_of_earlier_epochs_is_found():
         one.process(("a", 9, 1))
         with pytest.raises(NotDeterministic, match="with a new instance"):
             one.crash_and_replay(("a", 3, 1))
+
+
+class HandsOver(KeyedProcessFunction):
+    """A field from a row to the timer that it sets."""
+
+    def process(self, row, ctx):
+        self.n = row.n
+        ctx.timer_service().register_event_time_timer(row.at + 10)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.key, str(getattr(self, "n", None))
+
+
+def test_what_a_row_hands_over_to_a_timer_in_a_field_is_found():
+    rows = [("a", 1, 5), ("a", 2, 100)]
+    with pytest.raises(NotDeterministic, match=r"with a new instance .* first={'user'"):
+        replayed(HandsOver(), rows, event_time="at", max_delay="1ms")
+
+
+class Numbers(ProcessWindowFunction):
+    """The number of windows, in a field."""
+
+    def __init__(self):
+        self.n = 0
+
+    def process(self, key, ctx, rows):
+        self.n += 1
+        yield (str(self.n),)
+
+
+def test_fields_of_what_is_called_for_windows_are_found():
+    def numbered(stream):
+        windows = stream.window(Tumbling("10ms"))
+        return windows.process(Numbers(), uid="w", output="said string")
+
+    rows = [("a", 1, 5), ("a", 2, 15), ("a", 2, 100)]
+    with pytest.raises(NotDeterministic, match="with a new instance"):
+        replayed(numbered, rows, output="", event_time="at", max_delay="1ms")
 
 
 class Remembers(KeyedProcessFunction):
