@@ -50,13 +50,13 @@ class _Setting:
     """What a harness was made with."""
 
     schema: str
-    key_by: tuple[str, ...]
+    key_by: str | Sequence[str]
     output: str
     event_time: str | None
     max_delay: str | None
     broadcast: str
     broadcast_states: tuple[MapStateDescriptor, ...]
-    second: SecondStream | None
+    second: Any
     options: dict[str, Any]
     max_parallelism: int
     batch_rows: int
@@ -124,17 +124,20 @@ class KeyedHarness:
         restore: Snapshot | None = None,
         **options: Any,
     ) -> None:
-        keys = (key_by,) if isinstance(key_by, str) else key_by
-        if not isinstance(keys, (tuple, list)):
-            raise UserError(f"key_by is a column, or several: key_by={key_by!r:.100}; name them")
+        states: Any = broadcast_states
+        if not isinstance(states, (list, tuple)):
+            raise UserError(
+                f"broadcast_states is a list of descriptors: broadcast_states={states!r:.100}; "
+                f"give [descriptor]"
+            )
         self._setting = _Setting(
             schema,
-            tuple(keys),
+            key_by,
             output,
             event_time,
             max_delay,
             broadcast,
-            tuple(broadcast_states),
+            tuple(states),
             second,
             options,
             max_parallelism,
@@ -455,21 +458,28 @@ class KeyedHarness:
         env: TestEnvironment,
         uid: str,
         schema: str,
-        key_by: Sequence[str],
+        key_by: Any,
         event_time: str | None,
     ) -> KeyedStream:
+        keys = (key_by,) if isinstance(key_by, str) else key_by
+        if not isinstance(keys, (tuple, list)):
+            raise UserError(f"key_by is a column, or several: key_by={key_by!r:.100}; name them")
         stream = env.read_stream(uid, "rows", schema=schema)
         if event_time is not None:
             stream = stream.with_event_time(event_time, self._setting.max_delay or "0s")
-        return stream.key_by(*key_by)
+        return stream.key_by(*keys)
 
     def _applied(
         self, env: TestEnvironment, function: KeyedProcessFunction | Applied, keyed: KeyedStream
     ) -> DataStream:
         given, streams = self._setting, [keyed]
         if (other := given.second) is not None:
-            keys = (other.key_by,) if isinstance(other.key_by, str) else other.key_by
-            streams.append(self._keyed(env, _SECOND, other.schema, keys, other.event_time))
+            if not isinstance(other, SecondStream):
+                raise UserError(
+                    f"the second stream is a SecondStream(DDL, key_by, event_time): "
+                    f"second={other!r:.100}; give one"
+                )
+            streams.append(self._keyed(env, _SECOND, other.schema, other.key_by, other.event_time))
         if isinstance(function, KeyedProcessFunction):
             process: Callable[..., DataStream] = keyed.process
             if len(streams) > 1:

@@ -4,7 +4,7 @@
 import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -15,7 +15,7 @@ from moorage import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from moorage.testing import KeyedHarness, run_job
+from moorage.testing import KeyedHarness, SecondStream, run_job
 from moorage_state.errors import MoorageError, UserError
 from moorage_state.keyed import TimeDomain
 
@@ -83,6 +83,8 @@ def test_another_number_of_subtasks_is_refused_wherever_one_is_given(count):
         ({"now_ms": 0.5}, "now_ms is a whole number"),
         ({"batch_rows": 0}, "batch_rows is a whole number"),
         ({"key_by": None}, "key_by is a column, or several"),
+        ({"second": STREAM}, r"give one"),
+        ({"second": SecondStream(STREAM, cast("Any", None))}, "key_by is a column, or several"),
         ({"schema": "user strin"}, "columns of an input.*did you mean string"),
         ({"schema": 5}, "columns of an input"),
         ({"restore": "yesterday"}, r"what snapshot\(\) gave: got=str"),

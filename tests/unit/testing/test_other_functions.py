@@ -196,7 +196,9 @@ def test_what_is_no_broadcast_stream_of_the_function_is_refused():
         alerts(broadcast_states=())
     with pytest.raises(UserError, match="MapStateDescriptor"):
         alerts(broadcast_states=[ValueStateDescriptor("limits", "long")])
-    with pytest.raises(UserError, match="broadcast"):
+    with pytest.raises(UserError, match=r"a list of descriptors.*give \[descriptor\]"):
+        alerts(broadcast_states=LIMITS)
+    with pytest.raises(UserError, match=r"columns of an input.*uid=broadcast"):
         alerts(broadcast="")
     with pytest.raises(UserError, match="KeyedBroadcastProcessFunction"):
         alerts(Plain())
