@@ -1,6 +1,6 @@
 # Every target sets up the environment first: `make demo` works on a fresh Debian with Python 3.11.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test helm check format bench bench-snapshots bench-scale soak docs oldest-spark e2e package image clean
+.PHONY: help setup demo test helm check format bench bench-snapshots bench-scale soak docs docs-check oldest-spark e2e package image clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -92,6 +92,9 @@ $(SITE)/.moorage-setup: pyproject.toml constraints.txt | $(STAMP)
 docs: $(SITE)/.moorage-setup ## build the site of docs/ into build/site, and check its links
 	$(BIN)/python scripts/reference_pages.py --check
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build
+
+docs-check: docs $(STAMP) ## build the site, and type in what its pages show, with Spark
+	$(PYTEST) -m docs tests/docs $(ARGS)
 
 package: $(STAMP) ## build wheel and sdist, install each extra in an empty environment, try it, write its SBOM
 	$(BIN)/python scripts/package.py

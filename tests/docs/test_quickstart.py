@@ -1,0 +1,41 @@
+"""docs/quickstart.md is typed in as it stands: a job that is killed, and equal counts."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from moorage_testing.pages import blocks
+
+pytestmark = pytest.mark.docs
+
+PAGE = "docs/quickstart.md"
+SECONDS = 240
+
+
+def test_the_counts_are_equal_after_the_kill(tmp_path):
+    send, compare = (block.code for block in blocks(PAGE, "python"))
+    first, *others = (block.code for block in blocks(PAGE, "sh"))
+    script = "\n".join(["set -e", first, "mv ../send.py ../compare.py .", *others])
+    (tmp_path / "send.py").write_text(send)
+    (tmp_path / "compare.py").write_text(compare)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    typed = subprocess.Popen(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, _ = typed.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(typed.pid, signal.SIGKILL)
+        raise
+    assert typed.returncode == 0, said
+    assert "sent=30003 published=30003 users=52" in said
+    assert "chk-" in said
