@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from moorage.api.interval_join import IntervalJoined as IntervalJoined
     from moorage.api.interval_join import JoinContext as JoinContext
     from moorage.api.interval_join import ProcessJoinFunction as ProcessJoinFunction
+    from moorage.api.join_functions import CoGroupFunction as CoGroupFunction
+    from moorage.api.join_functions import JoinFunction as JoinFunction
     from moorage.api.sinks import CheckpointInfo as CheckpointInfo
     from moorage.api.sinks import EpochInfo as EpochInfo
     from moorage.api.sinks import LiveOutput as LiveOutput
@@ -70,8 +72,13 @@ if TYPE_CHECKING:
     from moorage.api.streams import DataStream as DataStream
     from moorage.api.streams import KeyedStream as KeyedStream
     from moorage.api.streams import StreamEnvironment as StreamEnvironment
+    from moorage.api.temporal_join import TemporalJoin as TemporalJoin
     from moorage.api.vectorized import BatchContext as BatchContext
     from moorage.api.vectorized import KeyedBatchFunction as KeyedBatchFunction
+    from moorage.api.window_join import CoGroupedStreams as CoGroupedStreams
+    from moorage.api.window_join import CoGroupedWindows as CoGroupedWindows
+    from moorage.api.window_join import JoinedStreams as JoinedStreams
+    from moorage.api.window_join import JoinedWindows as JoinedWindows
     from moorage.api.windowed_stream import WindowedStream as WindowedStream
     from moorage.api.windows import AtEnd as AtEnd
     from moorage.api.windows import Count as Count
@@ -147,6 +154,7 @@ _HOMES = {
         "JoinContext",
         "ProcessJoinFunction",
     ),
+    "moorage.api.join_functions": ("CoGroupFunction", "JoinFunction"),
     "moorage.api.sinks": (
         "CheckpointInfo",
         "EpochInfo",
@@ -161,7 +169,14 @@ _HOMES = {
         "TwoPhaseCommitSink",
     ),
     "moorage.api.streams": ("DataStream", "KeyedStream", "StreamEnvironment"),
+    "moorage.api.temporal_join": ("TemporalJoin",),
     "moorage.api.vectorized": ("BatchContext", "KeyedBatchFunction"),
+    "moorage.api.window_join": (
+        "CoGroupedStreams",
+        "CoGroupedWindows",
+        "JoinedStreams",
+        "JoinedWindows",
+    ),
     "moorage.api.windowed_stream": ("WindowedStream",),
     "moorage.api.windows": (
         "AtEnd",

@@ -17,6 +17,8 @@ from moorage.api.declarations import check_readable
 from moorage.api.functions import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag
 from moorage.api.graph import KeyedInput
 from moorage.api.interval_join import IntervalJoin
+from moorage.api.temporal_join import TemporalJoin
+from moorage.api.window_join import CoGroupedStreams, JoinedStreams
 from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 
@@ -129,6 +131,53 @@ class Connecting:
             UserError: see `connect`.
         """
         return IntervalJoin(self.connect(other))
+
+    def join(self, other: "KeyedStream") -> JoinedStreams:
+        """Join with rows of another stream that have the key and fall into the same window.
+
+        Args:
+            other: the right side.
+
+        Raises:
+            UserError: see `connect`.
+        """
+        return JoinedStreams(self.connect(other))
+
+    def co_group(self, other: "KeyedStream") -> CoGroupedStreams:
+        """Bring all rows together that have the key and fall into the same window.
+
+        Args:
+            other: the right side.
+
+        Raises:
+            UserError: see `connect`.
+        """
+        return CoGroupedStreams(self.connect(other))
+
+    def temporal_join(
+        self,
+        versions: "KeyedStream",
+        *,
+        time: str = "event",
+        outer: bool = False,
+        late: str | OutputTag = "drop",
+    ) -> TemporalJoin:
+        """Join each row with the version that holds for its key at its time.
+
+        Args:
+            versions: the right side; each of its rows holds from its time on, until the next one.
+            time: "event": a row waits for the watermark, and has the version of its event time.
+                "processing": it has the one that came last, at once.
+            outer: rows without a version are joined with None; else they are left out.
+            late: what happens to rows of event time that come when the watermark is past them:
+                "drop", or a tag without columns sends them to that side output.
+
+        Raises:
+            UserError: there is no event time where it is needed; or see `connect`.
+        """
+        # Versions go first, so that rows of the same epoch and time find them.
+        streams = versions.connect(_keyed(self))
+        return TemporalJoin(streams, time=time, outer=outer, late=late)
 
 
 def check_function(uid: str, function: Any, keyed: "KeyedStream") -> None:

@@ -16,7 +16,7 @@ from moorage.api.functions import (
     ProcessContext,
     RuntimeContext,
 )
-from moorage.api.join_columns import SIDES, SelectedColumns, ddl_of, select_columns
+from moorage.api.join_functions import SIDES, SelectedColumns, ddl_of, select_columns
 from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 
@@ -69,8 +69,8 @@ class _Select(ProcessJoinFunction):
     def __init__(self, columns: SelectedColumns) -> None:
         self._columns = columns
 
-    def process_element(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any]:  # noqa: ARG002
-        return (self._columns(left, right),)
+    def process_element(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any]:
+        return self._columns.join(left, right, ctx)
 
 
 class IntervalJoinOperator(KeyedCoProcessFunction):
@@ -243,7 +243,8 @@ class IntervalJoined:
         Raises:
             UserError: a column is not there; or see `ConnectedStreams.process`.
         """
-        output, columns = select_columns(uid, named, self._streams.inputs)
+        schemas = [keyed.stream.schema for keyed in self._streams.inputs]
+        output, columns = select_columns(uid, named, schemas)
         function = _Select(columns)
         return self.process(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)
 

@@ -162,11 +162,11 @@ def test_what_cannot_be_joined_is_refused_with_what_to_do():
         ("late_left is 'drop', or the OutputTag", build(bounds={"late_left": FAR})),
         ("an instance of a ProcessJoinFunction: uid=j got=int", build(function=1)),
         ("select names the columns of the result: uid=j", build()),
-        ("as 'left.name' or 'right.name': uid=j n='n'", build(named={"n": "n"})),
         (
-            r"no such column: uid=j n='left.m' columns of left=\['user',",
-            build(named={"n": "left.m"}),
+            r"columns of the sides: uid=j n='n'; these are there: \['left.user'",
+            build(named={"n": "n"}),
         ),
+        ("uid=j n='left.m'; these are there", build(named={"n": "left.m"})),
     ]
     for words, made in cases:
         with pytest.raises(UserError, match=words):

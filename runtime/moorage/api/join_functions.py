@@ -1,0 +1,127 @@
+"""What is made of rows that a join brings together: a function of one's own, or some columns.
+
+Decides what `select` of a join may name. Called by job files and by the joins.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from moorage.api.functions import RuntimeContext
+from moorage_state.errors import UserError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+SIDES = ("left", "right")
+WINDOW = ("start", "end")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WINDOW_SIDE = 2
+
+
+class JoinFunction:
+    """What is made of a pair of rows, by a join in windows or a temporal join."""
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Called once before the first row."""
+
+    def join(self, left: Any, right: Any, ctx: Any) -> Iterable[Any] | None:  # noqa: ARG002
+        """Handle a pair, named tuples of their streams' columns; returns or yields output rows.
+
+        Args:
+            right: None for a row without a version in an outer temporal join.
+            ctx: in windows a `WindowContext`, else a `ProcessContext`; both have `key`, `output`.
+        """
+        raise TypeError(f"{type(self).__name__} does not define join(left, right, ctx)")
+
+    def close(self) -> None:
+        """Called once after the last row."""
+
+
+class CoGroupFunction:
+    """What is made of all rows that a key has in a window, of both sides."""
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Called once before the first row."""
+
+    def co_group(self, lefts: list[Any], rights: list[Any], ctx: Any) -> Iterable[Any] | None:  # noqa: ARG002
+        """Handle a window that fires; one side may have no rows. Returns or yields output rows.
+
+        Args:
+            lefts, rights: named tuples in the order in which they came.
+            ctx: a `WindowContext`.
+        """
+        raise TypeError(f"{type(self).__name__} does not define co_group(lefts, rights, ctx)")
+
+    def close(self) -> None:
+        """Called once after the last row."""
+
+
+class SelectedColumns(JoinFunction):
+    """Makes a row of columns of both sides, and of the window's start and end.
+
+    Args:
+        places: by column, 0 for the left side, 1 for the right, 2 for the window; and where there.
+    """
+
+    def __init__(self, places: Sequence[tuple[int, int]]) -> None:
+        self._places = tuple(places)
+        self._windowed = any(side == _WINDOW_SIDE for side, _ in places)
+
+    def join(self, left: Any, right: Any, ctx: Any) -> Iterable[Any]:
+        """See `JoinFunction`; of a side that is None all columns are null."""
+        sources: tuple[Any, ...] = left, right
+        if self._windowed:
+            sources = left, right, [_EPOCH + timedelta(milliseconds=t) for t in ctx.window]
+        return (
+            tuple(
+                None if sources[side] is None else sources[side][index]
+                for side, index in self._places
+            ),
+        )
+
+
+def select_columns(
+    uid: str, named: Mapping[str, str], schemas: "Sequence[StructType]", *, windowed: bool = False
+) -> tuple[str, SelectedColumns]:
+    """The DDL of a join's result, and what makes its rows.
+
+    Args:
+        named: for each column of the result one of a side, such as ``user="left.id"``.
+        schemas: of both sides.
+        windowed: there are also `window.start` and `window.end`.
+
+    Raises:
+        UserError: there is none, or one is not there.
+    """
+    known = {
+        f"{side}.{field.name}": (number, index, field.dataType.simpleString())
+        for number, (side, schema) in enumerate(zip(SIDES, schemas, strict=True))
+        for index, field in enumerate(schema.fields)
+    }
+    if windowed:
+        known |= {
+            f"window.{name}": (_WINDOW_SIDE, index, "timestamp")
+            for index, name in enumerate(WINDOW)
+        }
+    if not named:
+        raise UserError(
+            f"select names the columns of the result: uid={uid}; write "
+            f'select(uid=..., user="left.id", price="right.amount") of {list(known)}'
+        )
+    columns, places = [], []
+    for name, given in named.items():
+        if given not in known:
+            raise UserError(
+                f"select takes columns of the sides: uid={uid} {name}={given!r}; these are there: "
+                f"{list(known)}"
+            )
+        side, index, kind = known[given]
+        columns.append(f"`{name}` {kind}")
+        places.append((side, index))
+    return ", ".join(columns), SelectedColumns(places)
+
+
+def ddl_of(schema: "StructType") -> str:
+    """The columns of a stream as DDL."""
+    return ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in schema.fields)

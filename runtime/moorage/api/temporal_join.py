@@ -1,0 +1,214 @@
+"""Temporal joins: each row of a stream with the version of something that holds at its time.
+
+What SQL calls FOR SYSTEM_TIME AS OF: by event time a row waits until the watermark says that all
+versions up to its time are known, as in Flink's `TemporalRowTimeJoinOperator`; by processing time
+it has the latest one at once. Called by job files through `KeyedStream.temporal_join`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from moorage.api.functions import (
+    KeyedCoProcessFunction,
+    OutputTag,
+    ProcessContext,
+    RuntimeContext,
+)
+from moorage.api.join_functions import JoinFunction, ddl_of, select_columns
+from moorage_state.descriptors import MapStateDescriptor, ValueStateDescriptor
+from moorage_state.errors import UserError
+
+if TYPE_CHECKING:
+    from moorage.api.connected_streams import ConnectedStreams
+    from moorage.api.streams import DataStream
+
+ROWS, VERSIONS, LATEST = "rows", "versions", "latest"
+"""Names of states; they are on disk."""
+
+
+class LatestVersionJoin(KeyedCoProcessFunction):
+    """Joins rows with the version that came last; versions are the first stream.
+
+    Args:
+        version: the DDL type of a version.
+        outer: rows that come before any version are joined with None.
+    """
+
+    def __init__(self, function: JoinFunction, version: str, *, outer: bool) -> None:
+        self._function = function
+        self._type = version
+        self._outer = outer
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Get the state."""
+        self._latest = ctx.get_state(ValueStateDescriptor(LATEST, self._type))
+        self._function.open(ctx)
+
+    def close(self) -> None:
+        """Let the function release what it took."""
+        self._function.close()
+
+    def process_element1(self, row: Any, ctx: ProcessContext) -> None:  # noqa: ARG002
+        """Keep a version."""
+        self._latest.update(row)
+
+    def process_element2(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:
+        """Join a row."""
+        version = self._latest.value()
+        if version is None and not self._outer:
+            return None
+        return self._function.join(row, version, ctx)
+
+
+class VersionedJoin(KeyedCoProcessFunction):
+    """Joins rows with the version of their event time; versions are the first stream.
+
+    Args:
+        row, version: the DDL types of both.
+        outer: rows from before the first version are joined with None.
+        late: where late rows go; None drops them.
+    """
+
+    def __init__(
+        self,
+        function: JoinFunction,
+        row: str,
+        version: str,
+        *,
+        outer: bool,
+        late: OutputTag | None,
+    ) -> None:
+        self._function = function
+        self._types = row, version
+        self._outer = outer
+        self._late = late
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Get the states: rows and versions by their event time."""
+        row, version = self._types
+        self._rows = ctx.get_map_state(MapStateDescriptor(ROWS, "bigint", f"array<{row}>"))
+        self._versions = ctx.get_map_state(MapStateDescriptor(VERSIONS, "bigint", version))
+        self._function.open(ctx)
+
+    def close(self) -> None:
+        """Let the function release what it took."""
+        self._function.close()
+
+    def process_element1(self, row: Any, ctx: ProcessContext) -> None:
+        """Keep a version; a late one counts for rows that are still to come."""
+        at: Any = ctx.timestamp()
+        self._versions.put(at, row)
+        ctx.timer_service().register_event_time_timer(at)
+
+    def process_element2(self, row: Any, ctx: ProcessContext) -> Iterator[Any]:
+        """Keep a row until its time has come."""
+        at: Any = ctx.timestamp()
+        service = ctx.timer_service()
+        if at <= service.current_watermark():
+            if self._late is not None:
+                yield self._late, tuple(row)
+            return
+        self._rows.put(at, [*self._rows.get(at, ()), row])
+        service.register_event_time_timer(at)
+
+    def on_timer(self, timestamp: int, ctx: ProcessContext) -> Iterator[Any]:
+        """Join the rows of this time; versions before the one that holds then are needed no more.
+
+        Timers of a key come in the order of their times.
+        """
+        known = sorted(at for at in self._versions.keys() if at <= timestamp)  # noqa: SIM118 - no dict
+        for at in known[:-1]:
+            self._versions.remove(at)
+        rows = self._rows.get(timestamp, ())
+        version = self._versions.get(known[-1]) if known and rows else None
+        self._rows.remove(timestamp)
+        if version is not None or self._outer:
+            for row in rows:
+                yield from self._function.join(row, version, ctx) or ()
+
+
+class TemporalJoin:
+    """A keyed stream and versions by key, waiting to be told what is made of pairs.
+
+    Args:
+        streams: the versions, and the rows.
+    """
+
+    def __init__(
+        self,
+        streams: "ConnectedStreams",
+        *,
+        time: str = "event",
+        outer: bool = False,
+        late: "str | OutputTag" = "drop",
+    ) -> None:
+        versions, rows = streams.inputs
+        if time not in {"event", "processing"}:
+            raise UserError(f"a temporal join goes by 'event' or 'processing' time: time={time!r}")
+        sides = {"left": rows, "right": versions}
+        untimed = [side for side, keyed in sides.items() if not keyed.stream.has_event_time]
+        if time == "event" and untimed:
+            raise UserError(
+                f"a temporal join by event time needs it on both sides: side={untimed[0]}; call "
+                f"with_event_time(column) on it before key_by, or take time='processing'"
+            )
+        if late != "drop" and (
+            not isinstance(late, OutputTag) or late.ddl is not None or time != "event"
+        ):
+            raise UserError(
+                f"late is 'drop', or by event time the OutputTag of a side output, without "
+                f"columns: late rows go there as they came: time={time!r} late={late!r}"
+            )
+        self._streams = streams
+        self._schemas = rows.stream.schema, versions.stream.schema
+        self._versioned = time == "event"
+        self._outer = bool(outer)
+        self._late = late if isinstance(late, OutputTag) else None
+
+    def apply(
+        self,
+        function: JoinFunction,
+        *,
+        uid: str,
+        output: str,
+        side_outputs: Sequence[OutputTag] = (),
+        **options: Any,
+    ) -> "DataStream":
+        """Apply a function to each row and its version; for arguments see `ConnectedStreams`.
+
+        Raises:
+            UserError: it is no `JoinFunction`; or see `ConnectedStreams.process`.
+        """
+        given: Any = function
+        if not isinstance(given, JoinFunction):
+            raise UserError(
+                f"a temporal join takes an instance of a JoinFunction: uid={uid} "
+                f"got={type(function).__name__}"
+            )
+        row, version = (schema.simpleString() for schema in self._schemas)
+        outer, late = self._outer, self._late
+        sides = list(side_outputs)
+        operator: KeyedCoProcessFunction = LatestVersionJoin(function, version, outer=outer)
+        if self._versioned:
+            operator = VersionedJoin(function, row, version, outer=outer, late=late)
+        if late is not None:
+            sides.append(OutputTag(late.name, ddl_of(self._schemas[0])))
+        return self._streams.process(
+            operator, uid=uid, output=output, side_outputs=sides, **options
+        )
+
+    def select(
+        self, *, uid: str, null_key: str = "fail", bad_time: str = "fail", **named: str
+    ) -> "DataStream":
+        """A row of each pair, of columns of both sides.
+
+        Args:
+            uid: the operator's stable name.
+            null_key, bad_time: see `ConnectedStreams.process`.
+            named: for each column of the result one of a side: ``rate="right.rate"``.
+
+        Raises:
+            UserError: a column is not there; or see `ConnectedStreams.process`.
+        """
+        output, function = select_columns(uid, named, self._schemas)
+        return self.apply(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)

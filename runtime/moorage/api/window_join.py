@@ -1,0 +1,238 @@
+"""Joins in windows: rows of two keyed streams that fall into one window.
+
+What Flink's `CoGroupedStreams` and `JoinedStreams` do: rows of both go into the windows of one
+`WindowOperator`, which keeps each with its side. Called by job files through `KeyedStream.join` and
+`co_group`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from moorage.api.functions import KeyedCoProcessFunction, ProcessContext, RuntimeContext
+from moorage.api.join_functions import SIDES, CoGroupFunction, JoinFunction, select_columns
+from moorage.api.window_operator import Collected, WindowOperator
+from moorage.api.windows import (
+    ProcessWindowFunction,
+    Trigger,
+    WindowAssigner,
+    WindowContext,
+    Windowing,
+    windowing,
+)
+from moorage_state.errors import UserError
+from moorage_state.keyed import TimeDomain
+
+if TYPE_CHECKING:
+    from moorage.api.connected_streams import ConnectedStreams
+    from moorage.api.streams import DataStream
+
+
+class _Groups(ProcessWindowFunction):
+    """A window's rows by their side."""
+
+    def __init__(self, function: CoGroupFunction) -> None:
+        self._function = function
+
+    def open(self, ctx: RuntimeContext) -> None:
+        self._function.open(ctx)
+
+    def process(self, key: Any, ctx: WindowContext, rows: list[Any]) -> Iterable[Any] | None:  # noqa: ARG002
+        lefts = [row.left for row in rows if row.left is not None]
+        rights = [row.right for row in rows if row.right is not None]
+        return self._function.co_group(lefts, rights, ctx)
+
+    def close(self) -> None:
+        self._function.close()
+
+
+class _Pairs(CoGroupFunction):
+    """Every pair of a window's rows."""
+
+    def __init__(self, function: JoinFunction) -> None:
+        self._function = function
+
+    def open(self, ctx: RuntimeContext) -> None:
+        self._function.open(ctx)
+
+    def co_group(self, lefts: list[Any], rights: list[Any], ctx: Any) -> Iterator[Any]:
+        for left in lefts:
+            for right in rights:
+                yield from self._function.join(left, right, ctx) or ()
+
+    def close(self) -> None:
+        self._function.close()
+
+
+class WindowJoinOperator(KeyedCoProcessFunction):
+    """Puts rows of both streams into the windows of one operator.
+
+    Args:
+        rows: of both streams, the DDL type of a row.
+    """
+
+    def __init__(self, windows: Windowing, rows: Sequence[str], function: CoGroupFunction) -> None:
+        left, right = rows
+        kept = Collected(f"struct<left:{left},right:{right}>", _Groups(function))
+        self._windows = WindowOperator(windows, kept)
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Get the states of the windows."""
+        self._windows.open(ctx)
+
+    def close(self) -> None:
+        """Let the function release what it took."""
+        self._windows.close()
+
+    def process_element1(self, row: Any, ctx: ProcessContext) -> Iterator[Any]:
+        """Add a left row to its windows."""
+        return self._windows.process((row, None), ctx)
+
+    def process_element2(self, row: Any, ctx: ProcessContext) -> Iterator[Any]:
+        """Add a right row to its windows."""
+        return self._windows.process((None, row), ctx)
+
+    def on_timer(self, timestamp: int, ctx: ProcessContext) -> Iterator[Any]:
+        """Results of windows that end."""
+        return self._windows.on_timer(timestamp, ctx)
+
+
+class CoGroupedStreams:
+    """Two keyed streams, waiting for the windows in which their rows meet."""
+
+    def __init__(self, streams: "ConnectedStreams") -> None:
+        self._streams = streams
+
+    def window(
+        self,
+        assigner: WindowAssigner,
+        *,
+        trigger: Trigger | None = None,
+        allowed_lateness: str = "0s",
+    ) -> "CoGroupedWindows":
+        """Put the rows of both into windows; for the arguments see `KeyedStream.window`.
+
+        Rows that come when their window is gone are dropped.
+
+        Raises:
+            UserError: see `KeyedStream.window`.
+        """
+        found = _windowing(self._streams, assigner, trigger, allowed_lateness)
+        return CoGroupedWindows(self._streams, found)
+
+
+class CoGroupedWindows:
+    """Two keyed streams in windows, waiting for the function over both."""
+
+    def __init__(self, streams: "ConnectedStreams", windows: Windowing) -> None:
+        self._streams = streams
+        self._windows = windows
+
+    def apply(
+        self, function: CoGroupFunction, *, uid: str, output: str, **options: Any
+    ) -> "DataStream":
+        """Apply a function to all rows of both sides in each window that fires.
+
+        A window fires also if only one side has rows in it.
+
+        Args:
+            output: DDL of the rows that the function gives.
+            options: see `ConnectedStreams.process`.
+
+        Raises:
+            UserError: it is no `CoGroupFunction`; or see `ConnectedStreams.process`.
+        """
+        given: Any = function
+        if not isinstance(given, CoGroupFunction):
+            raise _no_function("co_group", CoGroupFunction, uid, function)
+        rows = [keyed.stream.schema.simpleString() for keyed in self._streams.inputs]
+        operator = WindowJoinOperator(self._windows, rows, function)
+        return self._streams.process(operator, uid=uid, output=output, **options)
+
+
+class JoinedStreams:
+    """Two keyed streams, waiting for the windows in which their rows are joined."""
+
+    def __init__(self, streams: "ConnectedStreams") -> None:
+        self._streams = streams
+
+    def window(
+        self,
+        assigner: WindowAssigner,
+        *,
+        trigger: Trigger | None = None,
+        allowed_lateness: str = "0s",
+    ) -> "JoinedWindows":
+        """Put the rows of both into windows; see `CoGroupedStreams.window`.
+
+        Raises:
+            UserError: see `KeyedStream.window`.
+        """
+        found = _windowing(self._streams, assigner, trigger, allowed_lateness)
+        return JoinedWindows(self._streams, found)
+
+
+class JoinedWindows:
+    """Two keyed streams in windows, waiting to be told what is made of pairs."""
+
+    def __init__(self, streams: "ConnectedStreams", windows: Windowing) -> None:
+        self._groups = CoGroupedWindows(streams, windows)
+        self._streams = streams
+        self._timed = windows.assigner.domain is not None
+
+    def apply(
+        self, function: JoinFunction, *, uid: str, output: str, **options: Any
+    ) -> "DataStream":
+        """Apply a function to each pair of a left and a right row in each window that fires.
+
+        Args:
+            output: DDL of the rows that the function gives.
+            options: see `ConnectedStreams.process`.
+
+        Raises:
+            UserError: it is no `JoinFunction`; or see `ConnectedStreams.process`.
+        """
+        given: Any = function
+        if not isinstance(given, JoinFunction):
+            raise _no_function("join", JoinFunction, uid, function)
+        return self._groups.apply(_Pairs(function), uid=uid, output=output, **options)
+
+    def select(
+        self, *, uid: str, null_key: str = "fail", bad_time: str = "fail", **named: str
+    ) -> "DataStream":
+        """A row of each pair, of columns of both sides and of the window.
+
+        Args:
+            uid: the operator's stable name.
+            null_key, bad_time: see `ConnectedStreams.process`.
+            named: for each column of the result one of a side, ``user="left.id"``; or, of windows
+                of time, "window.start" or "window.end".
+
+        Raises:
+            UserError: a column is not there; or see `ConnectedStreams.process`.
+        """
+        schemas = [keyed.stream.schema for keyed in self._streams.inputs]
+        output, function = select_columns(uid, named, schemas, windowed=self._timed)
+        return self.apply(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)
+
+
+def _windowing(
+    streams: "ConnectedStreams",
+    assigner: WindowAssigner,
+    trigger: Trigger | None,
+    allowed_lateness: str,
+) -> Windowing:
+    found = windowing(assigner, trigger, allowed_lateness, "drop")
+    for side, keyed in zip(SIDES, streams.inputs, strict=True):
+        if found.assigner.domain is TimeDomain.EVENT_TIME and not keyed.stream.has_event_time:
+            raise UserError(
+                f"windows of event time need streams that declare it: side={side} "
+                f"window={assigner!r}; call with_event_time(column) before key_by, or take "
+                f"time='processing'"
+            )
+    return found
+
+
+def _no_function(what: str, wanted: type, uid: str, got: Any) -> UserError:
+    return UserError(
+        f"{what} takes an instance of a {wanted.__name__}: uid={uid} got={type(got).__name__}"
+    )
