@@ -358,7 +358,8 @@ class RangeHost:
     def load(self) -> ServerLoad:
         looks = self.stats()
         crowded = any(look.properties.get(CROWDED) for look in looks)
-        return ServerLoad(sum(look.size_bytes for look in looks), crowded)
+        sizes = [(look.uid, look.start, look.size_bytes) for look in looks]
+        return ServerLoad(sum(look.size_bytes for look in looks), crowded, sizes)
 
     def busy(self) -> bool:
         """Whether a snapshot is being uploaded."""

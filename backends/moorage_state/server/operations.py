@@ -222,11 +222,13 @@ class ServerLoad:
 
     Attributes:
         state_bytes: their live state, about.
+        sizes: of each range its operator's uid, its first key group and its live state.
         crowded: so much of a volume is taken by what no checkpoint has that it is time for one.
     """
 
     state_bytes: int = 0
     crowded: bool = False
+    sizes: list[tuple[str, int, int]] = field(default_factory=list)
 
 
 class Found(NamedTuple):

@@ -25,11 +25,15 @@ Transform = Callable[[DataFrame], DataFrame]
 
 @dataclass(slots=True, eq=False)
 class InputNode:
-    """One streaming source. Its uid is how checkpoints find its offsets again."""
+    """One streaming source. Its uid is how checkpoints find its offsets again.
+
+    `source` is Spark's name of its kind, empty where the job opened it by itself.
+    """
 
     uid: str
     frame: DataFrame
     files: str | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -479,7 +479,9 @@ class StreamEnvironment:
                 f"{first_line(exc)}{_missing_connector(format, exc)}"
             ) from exc
         files = where if format in _FILE_FORMATS else None
-        return self.from_spark(uid, frame, files=files)
+        stream = self.from_spark(uid, frame, files=files)
+        stream.branches[0].node.source = format
+        return stream
 
     def from_spark(self, uid: str, frame: DataFrame, *, files: str | None = None) -> DataStream:
         """A stream from a streaming DataFrame that reads exactly one source.

@@ -20,7 +20,13 @@ from moorage.api.sinks import Committable
 from moorage.driver.settings import JobSettings
 from moorage.driver.views import CheckpointView, SavepointView
 from moorage.engine.event_time import JobClocks, Watermarks
-from moorage.engine.fleet import FleetUpload, RangeFleet, SavedOperator, StoredRange
+from moorage.engine.fleet import (
+    FleetUpload,
+    RangeFleet,
+    SavedOperator,
+    ServerShare,
+    StoredRange,
+)
 from moorage.engine.operator_states import OperatorStates
 from moorage_state.coordinator import CheckpointOptions, SavepointFormat
 from moorage_state.errors import Bug
@@ -290,6 +296,8 @@ class CheckpointReport:
     completed_at: datetime.datetime
     digest: str = ""
     max_parallelism: int = 0
+    upload_seconds: float = 0.0
+    shares: Sequence[ServerShare] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +325,7 @@ class Work:
     staged: list[Staged] = field(default_factory=list)
     """Output that was not published at its trigger: a newer one may be the first to publish it."""
     uploaded: FleetUpload | None = None
+    upload_seconds: float = 0.0
     committables: dict[str, list[Committable]] = field(default_factory=dict)
     manifest: SnapshotRoot | None = None
     """From when it exists."""
@@ -361,6 +370,12 @@ class SnapshotWriter:
 
     def upload(self, work: Work) -> FleetUpload:
         """Bring all ranges to the store."""
+        began = self._clock()
+        uploaded = self._upload(work)
+        work.upload_seconds = self._clock() - began
+        return uploaded
+
+    def _upload(self, work: Work) -> FleetUpload:
         # First of all: of files that somebody else may delete.
         boundary = work.boundary
         if not work.is_savepoint:
@@ -427,6 +442,8 @@ class SnapshotWriter:
             completed_at=now,
             digest=digest,
             max_parallelism=manifest.max_parallelism,
+            upload_seconds=work.upload_seconds,
+            shares=work.uploaded.shares,
         )
         return address
 

@@ -18,17 +18,23 @@ from moorage.driver.views import (
     ChangelogView,
     CheckpointRecord,
     CheckpointView,
+    EpochPhases,
     ExecutorsView,
     FailureView,
+    GraphView,
     OddRows,
     RestoredView,
     SavepointView,
+    ServerPart,
+    SubtaskView,
 )
 from moorage_state.coordinator import CheckpointException, CompletedCheckpoint, PendingCheckpoint
 from moorage_state.snapshots import SnapshotRoot
 
 HISTORY = 100
 """How many checkpoints and savepoints are remembered."""
+DETAILED = 10
+"""Of how many of them also who wrote them."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +42,7 @@ _WINDOW_SECONDS = 10.0
 _TOLD_SECONDS = 10
 """Of a clock that is behind: less is what clocks are corrected by every day."""
 _NO_ODD_ROWS = OddRows()
+_NO_PHASES = EpochPhases()
 _NO_FAILURES = frozenset({
     "CHECKPOINT_COORDINATOR_SHUTDOWN",
     "CHECKPOINT_COORDINATOR_SUSPEND",
@@ -63,6 +70,14 @@ class Reporter:
     def job(self, parallelism: int, max_parallelism: int) -> None:
         """How the job is cut."""
         self._publish(parallelism=parallelism, max_parallelism=max_parallelism)
+
+    def configuration(self, told: Sequence[tuple[str, str]]) -> None:
+        """How its checkpoints and epochs are configured."""
+        self._publish(configuration=tuple(told))
+
+    def graph(self, view: GraphView) -> None:
+        """What the job is made of."""
+        self._publish(graph=view)
 
     def claimed(self, lineage: str, fence: int) -> None:
         """The fence is claimed."""
@@ -168,8 +183,15 @@ class Reporter:
         bound: tuple[int, int] | None,
         seconds: float = 0.0,
         odd: OddRows = _NO_ODD_ROWS,
+        *,
+        phases: EpochPhases = _NO_PHASES,
+        subtasks: tuple[SubtaskView, ...] | None = None,
     ) -> None:
-        """An epoch was committed; it took `seconds`."""
+        """An epoch was committed; it took `seconds`.
+
+        Args:
+            subtasks: None: they are not looked at for each epoch.
+        """
         now = self._clock()
         total = self.progress.rows_total + rows
         self._recent.append((now, total))
@@ -187,6 +209,8 @@ class Reporter:
             epochs=self.progress.epochs + 1,
             epoch_seconds=seconds,
             epoch_rows=rows,
+            epoch_phases=phases,
+            subtasks=self.progress.subtasks if subtasks is None else subtasks,
             odd=self.progress.odd + odd,
             in_epoch=False,
             tasks=0,
@@ -245,6 +269,14 @@ class Reporter:
             bytes_total=report.bytes_total,
             bytes_uploaded=report.bytes_uploaded,
             objects_written=report.objects_written,
+            epoch=report.epoch,
+            url=checkpoint.external_pointer,
+            pause_seconds=report.pause_seconds,
+            upload_seconds=report.upload_seconds,
+            parts=tuple(
+                ServerPart(one.place, one.seconds, one.objects, one.bytes_written, one.ranges)
+                for one in report.shares
+            ),
         )
 
     def failed(self, checkpoint_id: int | None, failure: CheckpointException, at: float) -> None:
@@ -285,6 +317,8 @@ class Reporter:
                 replace(r, **changes) if r.checkpoint_id == checkpoint_id else r  # type: ignore[arg-type]  # names are checked by `replace`
                 for r in self.progress.checkpoints
             )
+            old = (replace(r, parts=()) if r.parts else r for r in records[DETAILED:])
+            records = (*records[:DETAILED], *old)
         self._publish(checkpoints=records, **more)
 
     def _publish(self, **changes: object) -> None:

@@ -16,6 +16,7 @@ from moorage.api.streams import StreamEnvironment
 from moorage.driver.context import DriverContext
 from moorage.driver.control import ControlServer, control_path
 from moorage.driver.environment import RangesMove, StoppedWaiting
+from moorage.driver.figures import configuration_of, graph_view
 from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.job_file import build_graph, check_folders, check_job_file
 from moorage.driver.lineage import hold_lineage
@@ -106,6 +107,7 @@ def run_job(
         if choice.manifest is not None:
             check_settings(choice.manifest, settings)
         follow_manifest(settings, writer, choice)
+        reporter.configuration(configuration_of(settings))
         reporter.job(settings.parallelism, settings.max_parallelism)
         lookups = options.lookups or StateLookups()
         options = replace(options, lookups=lookups)
@@ -390,6 +392,7 @@ def _context(
         )
         graph = build_graph(settings.main_file, env, settings.py_files)
         _tell_unread(graph, reporter)
+        reporter.graph(graph_view(graph))
         spare_byte_counts(platform.spark, graph, settings)
         parallelism, max_parallelism = settings.parallelism, settings.max_parallelism
         uids = [operator.uid for operator in graph.operators]

@@ -21,6 +21,7 @@ from moorage.api.graph import Branch, JobGraph
 from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.context import DriverContext
 from moorage.driver.environment import RangesMove, StoppedWaiting
+from moorage.driver.figures import Figures
 from moorage.driver.manifests import (
     Boundary,
     CheckpointReport,
@@ -142,6 +143,7 @@ class StreamRun:
             timers=has_timers(context.graph), epoch_seconds=context.settings.epoch_seconds
         )
         self._counted = counting_consumers(context.graph)
+        self._figures = Figures(context.fleet)
         self._last_look = time.monotonic()
         self._output = context.output
         self._checkpointer = Checkpointer(
@@ -354,7 +356,7 @@ class StreamRun:
         self._committed(self._runner.run(None), began)
 
     def _committed(self, outcome: Any, began: float) -> None:
-        committables = outcome.committables()
+        committed, committables = time.monotonic(), outcome.committables()
         self._output.commit_epoch(self._number, self._runner.epoch, committables)
         self._checkpointer.staged(self._runner.epoch, committables)
         bound = self._bound.read() if self._bound else None
@@ -362,7 +364,16 @@ class StreamRun:
         self._ticking.epoch_ended()
         size, seconds = self._c.fleet.state_bytes, time.monotonic() - began
         odd = sum(map(_odd, outcome.odd_rows().values()), OddRows(late=outcome.late_rows))
-        self._c.reporter.epoch(self._runner.epoch, rows, size, bound, seconds, odd)
+        self._c.reporter.epoch(
+            self._runner.epoch,
+            rows,
+            size,
+            bound,
+            seconds,
+            odd,
+            phases=self._figures.phases(outcome, self._runner.phases, began, committed),
+            subtasks=self._figures.take(outcome),
+        )
         self._between_epochs()
 
     def _between_epochs(self) -> None:

@@ -16,11 +16,14 @@ from moorage.driver.views import (
     ChangelogView,
     CheckpointRecord,
     CheckpointView,
+    EpochPhases,
     ExecutorsView,
     FailureView,
+    GraphView,
     OddRows,
     RestoredView,
     SavepointView,
+    SubtaskView,
 )
 
 if TYPE_CHECKING:
@@ -119,6 +122,10 @@ class JobProgress:
             what was undone), `local` came from files of the volume, `store` at least in part from
             the store, `empty` had no state yet.
         moves: grows with every sign that something gets on, also within an epoch.
+        graph: None before the job's code has described it.
+        subtasks: operator by operator, as of about a second ago.
+        epoch_phases: of the last epoch.
+        configuration: how checkpoints and epochs are configured: names and values, for people.
     """
 
     epoch: int = 0
@@ -156,6 +163,10 @@ class JobProgress:
     moves: int = 0
     changelog: ChangelogView | None = None
     opened: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    graph: GraphView | None = None
+    subtasks: tuple[SubtaskView, ...] = ()
+    epoch_phases: EpochPhases = field(default_factory=EpochPhases)
+    configuration: tuple[tuple[str, str], ...] = ()
 
 
 class RunOutcome(Enum):

@@ -111,6 +111,80 @@ class SavepointView:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node of the job's graph.
+
+    Attributes:
+        uid: of a transform that of its source; with `kind` it names the node.
+        about: what a person knows it by: its class, its key columns, its path.
+    """
+
+    kind: Literal["source", "transform", "operator", "sink"]
+    uid: str
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphView:
+    """What a job is made of.
+
+    Attributes:
+        edges: positions of two nodes, and what goes between them ("" for the main output).
+    """
+
+    nodes: tuple[NodeView, ...] = ()
+    edges: tuple[tuple[int, int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskView:
+    """What a subtask of an operator, or a sink without one, did since the run began.
+
+    Attributes:
+        key_groups: the first and the last; None for a sink.
+        place: the address of the server that holds its state; empty for a sink.
+        busy_seconds: from the first row of an epoch to its acknowledgement, over all epochs.
+        last_seconds: the same of the last epoch.
+        null_keys, bad_times: rows that were not processed, for these reasons.
+    """
+
+    uid: str
+    subtask: int
+    key_groups: tuple[int, int] | None
+    place: str
+    rows_in: int = 0
+    rows_out: int = 0
+    timers_fired: int = 0
+    late: int = 0
+    null_keys: int = 0
+    bad_times: int = 0
+    busy_seconds: float = 0.0
+    last_seconds: float = 0.0
+    state_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPhases:
+    """Where the time of an epoch went, in seconds; all but `wait` together are the epoch.
+
+    Attributes:
+        wait: since the epoch before: for rows, for the interval, for checkpoints to be begun.
+        plan: until Spark was asked.
+        spark: what its job took beyond its subtasks: reading, shuffling, starting tasks.
+        subtasks: the slowest of each operator, together.
+        commit: state servers made what was prepared the state.
+        output: sinks took what was staged, and what else was to do.
+    """
+
+    wait: float = 0.0
+    plan: float = 0.0
+    spark: float = 0.0
+    subtasks: float = 0.0
+    commit: float = 0.0
+    output: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class FailureView:
     """Why something failed.
 
@@ -148,10 +222,29 @@ class ExecutorsView:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerPart:
+    """What one state server wrote of a checkpoint.
+
+    Attributes:
+        ranges: of each its operator's uid, its first key group and its size in bytes.
+    """
+
+    place: str
+    seconds: float
+    objects: int
+    bytes_written: int
+    ranges: tuple[tuple[str, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRecord:
     """A checkpoint or savepoint of this driver, completed or not.
 
     Attributes:
+        url: of a savepoint, what a person names to restore it; empty unless it completed.
+        pause_seconds: for which the job stood still, while its state was linked.
+        upload_seconds: for which it was brought to the store, beside the epochs.
+        parts: by whom; of the latest ones alone.
         triggered_at: with a time zone, as is `completed_at`, which is None unless it completed.
         duration_seconds: from trigger to end, whichever end it was; 0 while it is under way.
     """
@@ -166,3 +259,8 @@ class CheckpointRecord:
     bytes_uploaded: int = 0
     objects_written: int = 0
     failure: FailureView | None = None
+    epoch: int = 0
+    url: str = ""
+    pause_seconds: float = 0.0
+    upload_seconds: float = 0.0
+    parts: tuple[ServerPart, ...] = ()

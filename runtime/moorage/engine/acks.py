@@ -123,6 +123,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         committables: by sink uid, what was staged.
         wrote_union: whether the delta has elements of a union list.
         queryable: states that may be looked up, each by the name that it is asked for by.
+        seconds: from its first row to the acknowledgement; no two attempts have the same.
     """
 
     uid: str
@@ -152,6 +153,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     read: tuple[ReadRows, ...] = ()
     wrote_union: bool = False
     queryable: dict[str, str] = {}
+    seconds: float = 0.0
 
     @property
     def digest(self) -> str:

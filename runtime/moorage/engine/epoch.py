@@ -6,7 +6,8 @@ subtask and all consumers agree. Called by the driver; knows nothing of checkpoi
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
@@ -56,6 +57,8 @@ class EpochRunner:
         epoch: the last committed epoch.
         watermarks: event time progress after it.
         now_ms: its processing time; it never goes back within a lineage, whatever clocks do.
+        phases: of the last epoch, with all its attempts, the seconds of "plan" (until Spark is
+            asked), "run" (Spark's job) and "commit".
         schemas: by operator uid, the states known so far.
 
     Args:
@@ -91,6 +94,7 @@ class EpochRunner:
         self.schemas = dict(schemas)
         self.operator_states = operator_states or OperatorStates()
         self.now_ms = now_ms
+        self.phases: dict[str, float] = {}
         self._clock = clock
         self._kv_states = kv_states or KvStateLocationRegistry({})
         at_first = (UNKNOWN if restored else NEVER,) * parallelism
@@ -127,6 +131,7 @@ class EpochRunner:
     def _run(self, batch: DataFrame | None) -> EpochOutcome:
         # Once for all attempts: a repeated one must see what the first saw.
         self.now_ms = self.processing_time()
+        self.phases = dict.fromkeys(("plan", "run", "commit"), 0.0)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 outcome = self._attempt(batch)
@@ -145,8 +150,17 @@ class EpochRunner:
         # What may refuse the epoch comes before the commit: nothing is undone after it.
         self._refuse_odd_rows(outcome)
         self.watermarks.require_room(outcome.value_times)
-        self._commit(outcome)
+        with self._timed("commit"):
+            self._commit(outcome)
         return outcome
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases[phase] += time.monotonic() - began
 
     def _attempt(self, batch: DataFrame | None) -> EpochOutcome:
         outcome = self._outcome(batch)
@@ -155,9 +169,11 @@ class EpochRunner:
         return self._outcome(batch) if self.operator_states.changes(outcome) else outcome
 
     def _outcome(self, batch: DataFrame | None) -> EpochOutcome:
-        frame = self._planner.plan(self._spec(), batch)
+        with self._timed("plan"):
+            frame = self._planner.plan(self._spec(), batch)
         try:
-            acks = [decode_ack(bytes(row[ACK_COLUMN])) for row in _collect(frame)]
+            with self._timed("run"):
+                acks = [decode_ack(bytes(row[ACK_COLUMN])) for row in _collect(frame)]
         finally:
             for kept in frame.persisted:
                 kept.unpersist()

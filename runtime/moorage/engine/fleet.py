@@ -11,7 +11,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -70,6 +71,22 @@ StoredRange = RangeHandle | RangeInPart
 
 
 @dataclass(frozen=True, slots=True)
+class ServerShare:
+    """What one server wrote of a checkpoint or savepoint.
+
+    Attributes:
+        place: its address.
+        ranges: of each its operator's uid, its first key group and the sizes of its files.
+    """
+
+    place: str
+    seconds: float
+    objects: int
+    bytes_written: int
+    ranges: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FleetUpload:
     """What a checkpoint or savepoint wrote: ranges by operator uid, and what they cost.
 
@@ -81,6 +98,7 @@ class FleetUpload:
         backend: of a checkpoint, the identifier of the backend whose files they are.
         source_texts: of a checkpoint, what the driver wrote of its source.
         source: of a savepoint, its source, whole.
+        shares: who wrote it, in the order of their addresses.
     """
 
     handles: Mapping[str, Sequence[StoredRange]]
@@ -91,6 +109,7 @@ class FleetUpload:
     backend: str = ""
     source_texts: SourceTexts | UnsetType = UNSET
     source: Mapping[str, Any] = field(default_factory=dict)
+    shares: tuple[ServerShare, ...] = ()
 
     @property
     def bytes_total(self) -> int:
@@ -328,13 +347,32 @@ class RangeFleet:
             parts.setdefault(item.server, {}).update((one.part, None) for one in listed)
         limits = UploadLimits(max_state_size=self._max_state_size)
 
+        shares: list[ServerShare] = []
+
         def upload(server: int, client: ServerConnection) -> WrittenPart:
-            given = by_server[server]
-            return client.upload_many(
+            given, began = by_server[server], time.monotonic()
+            written = client.upload_many(
                 run, checkpoint_id, self._store_url, given, limits, list(parts[server])
             )
+            ranges = tuple((uid, start, size) for uid, start, _, size in written.ranges)
+            cost = written.objects, written.bytes_written + written.bytes_inline
+            shares.append(self._share(server, began, *cost, ranges))
+            return written
 
-        return _parts_together(self._uploads.run(checkpoint_id, upload, by_server))
+        done = _parts_together(self._uploads.run(checkpoint_id, upload, by_server))
+        return replace(done, shares=tuple(sorted(shares, key=attrgetter("place"))))
+
+    def _share(
+        self,
+        server: int,
+        began: float,
+        objects: int,
+        bytes_written: int,
+        ranges: tuple[tuple[str, int, int], ...],
+    ) -> ServerShare:
+        seconds = time.monotonic() - began
+        place = self._servers.door(server).address
+        return ServerShare(place, seconds, objects, bytes_written, ranges)
 
     def persist(self, least_bytes: int) -> FleetUpload:
         """Have servers upload deltas of so many bytes that no checkpoint lists yet."""
@@ -393,10 +431,18 @@ class RangeFleet:
             )
             by_server.setdefault(item.server, []).append(spec)
 
-        def save(server: int, client: ServerConnection) -> Uploaded:
-            return client.save_many(run, checkpoint_id, url, by_server[server], canonical)
+        shares: list[ServerShare] = []
 
-        return _together(self._uploads.run(checkpoint_id, save, by_server))
+        def save(server: int, client: ServerConnection) -> Uploaded:
+            began = time.monotonic()
+            saved = client.save_many(run, checkpoint_id, url, by_server[server], canonical)
+            ranges = tuple((one.uid, one.start, one.bytes_total) for one in saved.handles)
+            cost = saved.objects, saved.bytes_written + saved.bytes_inline
+            shares.append(self._share(server, began, *cost, ranges))
+            return saved
+
+        done = _together(self._uploads.run(checkpoint_id, save, by_server))
+        return replace(done, shares=tuple(sorted(shares, key=attrgetter("place"))))
 
     def complete(
         self, checkpoint_id: int, epoch: int, handles: Mapping[str, Sequence[StoredRange]]
@@ -433,6 +479,18 @@ class RangeFleet:
     def state_bytes(self) -> int:
         """Size of the live state of all ranges, about, as it was a few epochs ago."""
         return sum(load.state_bytes for load in self._loads)
+
+    def look(self) -> dict[RangeId, tuple[RangeSpec, str, int]]:
+        """Each range: what it is, the address of its server, and its state as `state_bytes`."""
+        sizes = {(uid, start): size for load in self._loads for uid, start, size in load.sizes}
+        addresses = {
+            index: self._servers.door(index).address
+            for index in {item.server for item in self._ranges.values()}
+        }
+        return {
+            key: (item.spec, addresses[item.server], sizes.get((item.spec.uid, item.spec.start), 0))
+            for key, item in self._ranges.items()
+        }
 
     @property
     def crowded(self) -> bool:

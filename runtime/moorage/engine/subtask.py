@@ -10,6 +10,7 @@ without an operator before it.
 
 import gc
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -181,6 +182,7 @@ class _Subtask:
     def __init__(
         self, plan: SubtaskPlan, header: Header, bound: BoundRange, connect: Connect | None
     ) -> None:
+        self._began = time.monotonic()
         self._plan = plan
         self._header = header
         self._range = bound
@@ -326,6 +328,7 @@ class _Subtask:
             if state is not None and self._header.subtask == 0
             else 0,
             bad_broadcast=state.first_bad_time if state is not None else "",
+            seconds=time.monotonic() - self._began,
         )
         raws = (encode_ack(ack), *self._header.acks)
         return ack_batch(raws, plan.carried, ack.subtask, downstream=plan.downstream)
@@ -342,7 +345,7 @@ def stage_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Stage a partition of rows for a sink and acknowledge it."""
     writer = sink.open_writer(StageId(lineage, run, epoch, uid, uuid4().int % 100_000), schema)
-    rows = 0
+    rows, began = 0, time.monotonic()
     try:
         for batch in batches:
             writer.write(batch.cast(schema))
@@ -351,5 +354,13 @@ def stage_rows(
     except BaseException:
         writer.abort()
         raise
-    ack = Ack(uid=uid, subtask=0, run=run, epoch=epoch, rows_in=rows, committables=staged)
+    ack = Ack(
+        uid=uid,
+        subtask=0,
+        run=run,
+        epoch=epoch,
+        rows_in=rows,
+        committables=staged,
+        seconds=time.monotonic() - began,
+    )
     yield pa.RecordBatch.from_arrays([pa.array([encode_ack(ack)], pa.binary())], [ACK_COLUMN])

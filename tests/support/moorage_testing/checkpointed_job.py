@@ -12,7 +12,7 @@ from moorage.driver.reporter import Reporter
 from moorage.driver.requests import SavepointRequest
 from moorage.driver.types import JobProgress
 from moorage.engine.event_time import Watermarks
-from moorage.engine.fleet import FleetUpload
+from moorage.engine.fleet import FleetUpload, ServerShare
 from moorage_state.coordinator import CompletedCheckpointStore
 from moorage_state.errors import MoorageError
 from moorage_state.snapshots import (
@@ -85,7 +85,10 @@ class Fleet:
         self.objects.put(ref.key, data)
         entry = PartEntry(key=ref.key, size=ref.size, sha256=ref.sha256, files=0, bytes_total=0)
         place = RangeInPart("count", 0, 127, 0, ref, "count")
-        return FleetUpload({"count": [place]}, 1, 10, 0, parts=[entry], backend="rocksdb")
+        share = ServerShare("host:1", 0.5, 1, 10, (("count", 0, 0),))
+        return FleetUpload(
+            {"count": [place]}, 1, 10, 0, parts=[entry], backend="rocksdb", shares=(share,)
+        )
 
     def persist(self, _least_bytes: int) -> FleetUpload:
         return FleetUpload({}, objects=0, bytes_written=0, bytes_inline=0)

@@ -10,6 +10,7 @@ from moorage_testing.jobs import wait_until
 
 from moorage.driver.coordination import stopped
 from moorage.driver.refusals import RestorePointNotFound
+from moorage.driver.reporter import DETAILED
 from moorage.driver.requests import SavepointRequest
 from moorage.engine.fleet import FleetUpload
 from moorage_state.errors import (
@@ -59,6 +60,19 @@ def test_what_the_log_says_is_put_together_while_checkpoints_are_taken(make_job)
     assert job.objects.head(VIEW_KEY) is not None
     assert len(view.records) < len(entries)
     assert retained([r.entry for r in view.records]) == retained([r.entry for r in entries])
+
+
+def test_a_record_says_who_wrote_the_latest_and_how_long_each_part_of_it_took(make_job):
+    job = make_job()
+    for number in range(1, DETAILED + 3):
+        job.commit(str(number))
+        job.due()
+        assert job.settle() == [number]
+    records = job.reporter.progress.checkpoints
+    assert [bool(record.parts) for record in records] == [True] * DETAILED + [False] * 2
+    newest = records[0]
+    assert (newest.epoch, newest.pause_seconds) == (DETAILED + 2, 0.01)
+    assert sum(part.objects for part in newest.parts) == newest.objects_written
 
 
 def test_without_a_new_epoch_there_is_no_periodic_checkpoint(make_job):

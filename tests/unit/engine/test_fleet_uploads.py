@@ -145,6 +145,20 @@ def test_what_the_driver_keeps_travels_with_the_acknowledgement_and_restores_wit
     assert other.checkpoint(3, second.handles).objects > 0
 
 
+def test_an_upload_tells_what_each_server_wrote_of_it(new_job):
+    job, rng = new_job("one", 4), random.Random(1)
+    job.open("f1r0")
+    job.write({subtask: rng.randbytes(300_000) for subtask in range(4)})
+    upload = job.checkpoint(1, {})
+    assert [share.place for share in upload.shares] == sorted(job.clients)
+    assert sum(share.objects for share in upload.shares) == upload.objects
+    written = sum(share.bytes_written for share in upload.shares)
+    assert written == upload.bytes_written + upload.bytes_inline
+    ranges = sorted(one for share in upload.shares for one in share.ranges)
+    assert [(uid, start) for uid, start, _ in ranges] == [("counts", i) for i in range(4)]
+    assert sum(size for *_, size in ranges) == upload.bytes_total
+
+
 def test_what_the_driver_cannot_keep_is_refused_before_anything_is_sent(new_job):
     job, rng = new_job("one", 10, max_state_size=1 << 20), random.Random(1)
     job.open("f1r0")

@@ -1,0 +1,214 @@
+"""What is shown of a run beside its progress: its graph, its subtasks, and where epochs' time went.
+
+Turns what the engine knows into plain values. Called by a run of the stream, between two epochs.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from moorage.api.graph import Branch, InputNode, JobGraph
+from moorage.api.streams import DataStream
+from moorage.driver.settings import JobSettings
+from moorage.driver.views import EpochPhases, GraphView, NodeView, SubtaskView
+from moorage.engine.acks import Ack, EpochOutcome
+from moorage.engine.fleet import RangeFleet
+from moorage.texts import duration_text
+
+_TOLD_SECONDS = 1.0
+"""Between two looks at all subtasks: epochs may be many a second."""
+
+
+class _Drawing:
+    """A graph in the making."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[tuple[str, str, int], int] = {}
+        self.views: list[NodeView] = []
+        self.edges: dict[tuple[int, int, str], None] = {}
+
+    def node(self, view: NodeView, number: int = 0) -> int:
+        """The place of a node; `number` tells those of one source's transforms apart."""
+        key = view.kind, view.uid, number
+        if key not in self.nodes:
+            self.nodes[key] = len(self.views)
+            self.views.append(view)
+        return self.nodes[key]
+
+    def edge(self, source: int, target: int, label: str = "") -> None:
+        self.edges[source, target, label] = None
+
+
+def graph_view(graph: JobGraph) -> GraphView:
+    """The graph of a job: what reads what."""
+    drawing = _Drawing()
+    for node in graph.inputs:
+        drawing.node(_source(node))
+    for operator in graph.operators:
+        keys = ", ".join(operator.key_columns)
+        about = f"{type(operator.function).__name__} by {keys}"
+        place = drawing.node(NodeView("operator", operator.uid, about))
+        _connect(drawing, operator.upstream, place)
+        for branch in operator.broadcast_branches:
+            drawing.edge(_branch(drawing, branch), place, "broadcast")
+    for sink in graph.sinks:
+        place = drawing.node(NodeView("sink", sink.uid, type(sink.sink).__name__))
+        _connect(drawing, sink.upstream, place)
+    return GraphView(tuple(drawing.views), tuple(drawing.edges))
+
+
+def configuration_of(settings: JobSettings) -> list[tuple[str, str]]:
+    """How a job's checkpoints and epochs are configured, for people."""
+    every = "none: one at the end"
+    if settings.checkpoint_cron is not None:
+        every = f"cron {settings.checkpoint_cron} UTC"
+    elif settings.interval_seconds is not None:
+        every = duration_text(settings.interval_seconds)
+    kept = settings.retention.name.replace("_", " ").lower() if settings.retention else "retained"
+    tolerance = "the job fails" if settings.fail_on_tolerance else "the job goes on"
+    changelog = settings.changelog is not None
+    return [
+        ("Checkpoint directory", settings.checkpoint_dir),
+        ("Savepoint directory", settings.savepoint_dir or "none: set state.savepointDir"),
+        ("Checkpoints every", every),
+        ("Timeout", duration_text(settings.timeout_seconds)),
+        ("Pause between two", duration_text(settings.min_pause_seconds)),
+        ("At once", "1" if changelog else str(settings.max_concurrent)),
+        ("Kept", f"the newest {settings.retain}; at the end of the job: {kept}"),
+        ("Failures in a row", f"{settings.tolerable_failures} are tolerated, then {tolerance}"),
+        ("Incremental", "yes" if settings.incremental or changelog else "no"),
+        ("Changelog", "yes" if changelog else "no"),
+        ("Output", "exactly once, published with checkpoints"),
+        ("State backend", settings.backend.identifier),
+        ("Epochs every", duration_text(settings.epoch_seconds)),
+        ("Records per epoch", f"at most {settings.max_records_per_epoch:,}"),
+    ]
+
+
+def _source(node: InputNode) -> NodeView:
+    return NodeView("source", node.uid, " ".join(filter(None, (node.source, node.files))))
+
+
+def _connect(drawing: _Drawing, stream: DataStream, target: int) -> None:
+    if stream.operator is not None:
+        source = drawing.nodes["operator", stream.operator.uid, 0]
+        drawing.edge(source, target, stream.side_output or "")
+        return
+    for branch in stream.branches:
+        drawing.edge(_branch(drawing, branch), target)
+
+
+def _branch(drawing: _Drawing, branch: Branch) -> int:
+    """The last node of an input's way to who reads it."""
+    place = drawing.node(_source(branch.node))
+    if not branch.transforms:
+        return place
+    names = [getattr(one, "__name__", type(one).__name__) for one in branch.transforms]
+    about = ", ".join("function" if name == "<lambda>" else name for name in names)
+    number = hash(tuple(map(id, branch.transforms)))
+    last = drawing.node(NodeView("transform", branch.node.uid, about), number)
+    drawing.edge(place, last)
+    return last
+
+
+@dataclass(slots=True)
+class _Sums:
+    rows_in: int = 0
+    rows_out: int = 0
+    timers_fired: int = 0
+    late: int = 0
+    null_keys: int = 0
+    bad_times: int = 0
+    busy_seconds: float = 0.0
+    last_seconds: float = 0.0
+
+    def add(self, ack: Ack) -> None:
+        self.rows_in += ack.rows_in
+        self.rows_out += ack.rows_out
+        self.timers_fired += ack.timers_fired
+        self.late += ack.late_rows
+        self.null_keys += ack.null_keys
+        self.bad_times += ack.bad_times + ack.bad_broadcasts
+        self.busy_seconds += ack.seconds
+        self.last_seconds = ack.seconds
+
+
+class Figures:
+    """What the subtasks of one run did, and where the time of its epochs went."""
+
+    def __init__(self, fleet: RangeFleet, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._sums: dict[tuple[str, int], _Sums] = {}
+        self._sinks: dict[str, _Sums] = {}
+        self._told = float("-inf")
+        self._ended = clock()
+
+    def take(self, outcome: EpochOutcome) -> tuple[SubtaskView, ...] | None:
+        """Add an epoch; returns all subtasks, operator by operator, if it is time to tell."""
+        for key, ack in outcome.acks.items():
+            self._sums.setdefault(key, _Sums()).add(ack)
+        for ack in outcome.stateless:
+            self._sinks.setdefault(ack.uid, _Sums()).add(ack)
+        now = self._clock()
+        if now - self._told < _TOLD_SECONDS:
+            return None
+        self._told = now
+        return self._views()
+
+    def _views(self) -> tuple[SubtaskView, ...]:
+        views: list[SubtaskView] = []
+        for (uid, subtask), (spec, place, size) in self._fleet.look().items():
+            if (sums := self._sums.get((uid, subtask))) is not None:
+                views.append(_view(uid, subtask, (spec.start, spec.end), place, size, sums))
+        views += [_view(uid, 0, None, "", 0, sums) for uid, sums in self._sinks.items()]
+        return tuple(views)
+
+    def phases(
+        self, outcome: EpochOutcome, timed: Mapping[str, float], began: float, committed: float
+    ) -> EpochPhases:
+        """Where the time of an epoch went that ends now.
+
+        Args:
+            timed: see `EpochRunner.phases`.
+            began, committed: on the clock.
+        """
+        slowest: dict[str, float] = {}
+        for ack in (*outcome.acks.values(), *outcome.stateless):
+            slowest[ack.uid] = max(slowest.get(ack.uid, 0.0), ack.seconds)
+        subtasks = min(sum(slowest.values()), timed["run"])
+        before, self._ended = self._ended, self._clock()
+        known = timed["plan"] + timed["run"] + timed["commit"]
+        return EpochPhases(
+            wait=max(began - before, 0.0),
+            plan=timed["plan"] + max(committed - began - known, 0.0),
+            spark=timed["run"] - subtasks,
+            subtasks=subtasks,
+            commit=timed["commit"],
+            output=max(self._ended - committed, 0.0),
+        )
+
+
+def _view(
+    uid: str,
+    subtask: int,
+    key_groups: tuple[int, int] | None,
+    place: str,
+    state_bytes: int,
+    sums: _Sums,
+) -> SubtaskView:
+    return SubtaskView(
+        uid=uid,
+        subtask=subtask,
+        key_groups=key_groups,
+        place=place,
+        rows_in=sums.rows_in,
+        rows_out=sums.rows_out,
+        timers_fired=sums.timers_fired,
+        late=sums.late,
+        null_keys=sums.null_keys,
+        bad_times=sums.bad_times,
+        busy_seconds=sums.busy_seconds,
+        last_seconds=sums.last_seconds,
+        state_bytes=state_bytes,
+    )

@@ -1,0 +1,136 @@
+"""What is shown of a run: its graph, what subtasks did, and where an epoch's time went."""
+
+from dataclasses import astuple
+from typing import Any, cast
+
+import pytest
+
+from moorage.api.file_sink import FileSink
+from moorage.api.functions import KeyedProcessFunction, OutputTag
+from moorage.api.graph import Branch, InputNode, JobGraph, OperatorNode, SinkNode
+from moorage.api.streams import DataStream
+from moorage.driver.figures import Figures, graph_view
+from moorage.engine.acks import Ack, EpochOutcome
+from moorage_state.server.operations import RangeSpec
+
+NOTHING: Any = None
+
+
+class Count(KeyedProcessFunction):
+    pass
+
+
+def cleaned(frame):
+    return frame
+
+
+def stream(branches=(), operator=None, side=None):
+    return DataStream(
+        NOTHING, schema=NOTHING, branches=branches, operator=operator, side_output=side
+    )
+
+
+def operator_of(uid, upstream):
+    return OperatorNode(uid, upstream, ("user",), ("string",), Count(), NOTHING, "fail")
+
+
+def test_a_graph_shows_each_node_once_and_who_reads_what():
+    clicks, views = InputNode("clicks", NOTHING, "/in", "json"), InputNode("views", NOTHING)
+    both = (Branch(clicks, (cleaned,)), Branch(views))
+    count = operator_of("count", stream(both))
+    top = operator_of("top", stream(operator=count))
+    sink = FileSink("/out")
+    late = stream(operator=count, side=OutputTag("late", "a long").name)
+    sinks = [SinkNode("out", stream(operator=top), sink), SinkNode("late", late, sink)]
+    sinks.append(SinkNode("raw", stream(both[:1]), sink))
+    view = graph_view(JobGraph([clicks, views], [count, top], sinks))
+    nodes = [(node.kind, node.uid, node.about) for node in view.nodes]
+    assert nodes == [
+        ("source", "clicks", "json /in"),
+        ("source", "views", ""),
+        ("operator", "count", "Count by user"),
+        ("transform", "clicks", "cleaned"),
+        ("operator", "top", "Count by user"),
+        ("sink", "out", "FileSink"),
+        ("sink", "late", "FileSink"),
+        ("sink", "raw", "FileSink"),
+    ]
+    names = [(nodes[a][1], nodes[b][1], label) for a, b, label in view.edges]
+    assert names == [
+        ("clicks", "clicks", ""),
+        ("clicks", "count", ""),
+        ("views", "count", ""),
+        ("count", "top", ""),
+        ("top", "out", ""),
+        ("count", "late", "late"),
+        ("clicks", "raw", ""),
+    ]
+
+
+class Fleet:
+    """Two ranges of one operator, as the fleet tells of them."""
+
+    def look(self):
+        return {
+            ("count", i): (RangeSpec("count", 64 * i, 64 * i + 63), "host:1", 100 + i)
+            for i in range(2)
+        }
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def figures(clock):
+    return Figures(cast("Any", Fleet()), clock)
+
+
+def outcome_of(first, second, sink=0.0):
+    acks = {
+        ("count", i): Ack(
+            uid="count", subtask=i, run="r", epoch=1, rows_in=10, late_rows=i, seconds=seconds
+        )
+        for i, seconds in enumerate((first, second))
+    }
+    return EpochOutcome(acks, (Ack(uid="raw", subtask=0, run="r", epoch=1, seconds=sink),))
+
+
+def test_subtasks_are_added_up_and_told_of_at_most_once_a_second(figures, clock):
+    assert len(figures.take(outcome_of(0.1, 0.2)) or ()) == 3
+    clock.now = 0.9
+    assert figures.take(outcome_of(0.1, 0.3)) is None
+    clock.now = 1.1
+    told = figures.take(outcome_of(0.1, 0.4, sink=0.5))
+    assert told is not None
+    first, second, sink = told
+    assert (first.rows_in, first.late, second.late) == (30, 0, 3)
+    assert (second.key_groups, second.place, second.state_bytes) == ((64, 127), "host:1", 101)
+    assert (second.busy_seconds, second.last_seconds) == (pytest.approx(0.9), 0.4)
+    assert (sink.uid, sink.key_groups, sink.last_seconds) == ("raw", None, 0.5)
+
+
+def test_the_phases_of_an_epoch_are_all_of_its_time(figures, clock):
+    clock.now = 10.0
+    timed = {"plan": 0.5, "run": 3.0, "commit": 1.0}
+    phases = figures.phases(outcome_of(1.0, 2.0, sink=0.25), timed, began=4.0, committed=9.0)
+    assert phases.wait == 4.0
+    assert phases.subtasks == 2.25  # the slowest of each, one after the other
+    assert phases.spark == 0.75
+    assert (phases.commit, phases.output) == (1.0, 1.0)
+    assert sum(astuple(phases)) == pytest.approx(10.0)
+
+
+def test_subtasks_side_by_side_are_no_longer_than_the_job_they_are_of(figures, clock):
+    clock.now = 3.0
+    timed = {"plan": 0.0, "run": 1.0, "commit": 0.0}
+    phases = figures.phases(outcome_of(0.9, 0.8, sink=0.7), timed, began=0.0, committed=1.0)
+    assert (phases.subtasks, phases.spark) == (1.0, 0.0)
