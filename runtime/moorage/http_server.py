@@ -1,7 +1,7 @@
 """A thread that answers HTTP, and keeps itself from being exhausted.
 
-Knows nothing of what is asked: it is given the handler. Called by the endpoint of a driver on a
-cluster, and by the page.
+Knows nothing of what is asked: it is given the handler, which has the usual kinds of answers here.
+Called by the endpoint of a driver on a cluster, and by the page.
 
 Everything is bounded: by `Connections` how many there may be and how long each may take. Who has
 shown no token, which is anybody at all, has one deadline for all that it does, and the oldest of
@@ -10,6 +10,7 @@ strangers cannot fill.
 """
 
 import asyncio
+import json
 import logging
 import socket
 import ssl
@@ -257,3 +258,49 @@ class HttpServer:
         if self._connections is not None:
             self._connections.answered(request.protocol)
         return answer
+
+
+class Refused(Exception):
+    """An answer that is no success; `code` is a stable word, the message is for people."""
+
+    def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = headers
+
+    def answer(self) -> web.Response:
+        """As it is sent."""
+        answer = json_answer({"error": {"code": self.code, "message": str(self)}}, self.status)
+        answer.headers.update(self.headers)
+        return answer
+
+
+async def body_of(request: web.BaseRequest, most: int) -> bytes:
+    """The whole body, if it is short enough; nothing longer is taken into memory.
+
+    Raises:
+        Refused: it is longer than `most` bytes, or does not arrive whole.
+    """
+    too_long = Refused(413, "too_large", f"the body is too long: max={most}")
+    if (request.content_length or 0) > most:
+        raise too_long
+    data = bytearray()
+    try:
+        async for piece in request.content.iter_any():
+            data += piece
+            if len(data) > most:
+                raise too_long
+    except web.RequestPayloadError as error:
+        told = "the body is not as it must be: it does not arrive whole"
+        raise Refused(400, "bad_request", told) from error
+    return bytes(data)
+
+
+def json_answer(body: object, status: int = 200) -> web.Response:
+    """Plain data as JSON."""
+    return web.Response(
+        body=json.dumps(body, ensure_ascii=False).encode("utf-8", errors="replace"),
+        status=status,
+        content_type="application/json",
+    )

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,10 @@ from moorage.driver.types import JobProgress, RunOptions, RunResult
 from moorage.redaction import Redactor
 from moorage_api import StatefulSparkJob
 from moorage_state.errors import UserError
+
+if TYPE_CHECKING:
+    from moorage.offline.description import Description
+    from moorage.offline.listing import Listing
 
 Runner = Callable[
     [StatefulSparkJob, Path, RunOptions, Callable[[JobProgress], None]],
@@ -40,11 +45,12 @@ def watched(
     if port is None:
         yield runner
         return
+    from moorage.driver.lookups import StateLookups
     from moorage.page.history import RunHistory
     from moorage.page.render import drawn_run
     from moorage.page.server import PageServer
 
-    history = RunHistory(job.name)
+    history, lookups = RunHistory(job.name), StateLookups()
     clean = Redactor({**job.spec.spark_conf, **os.environ})
 
     def run(
@@ -57,10 +63,10 @@ def watched(
             history(progress)
             heard(progress)
 
-        return runner(job, directory, options, both)
+        return runner(job, directory, replace(options, lookups=lookups), both)
 
     try:
-        server = PageServer(partial(drawn_run, history, clean), port=port)
+        server = PageServer(partial(drawn_run, history, clean), port=port, lookups=lookups)
     except UserError as error:
         say(f"{error}; the job runs without it")
         yield runner
@@ -80,14 +86,11 @@ def report(
     ] = Path("report.html"),
 ) -> None:
     """Write what a store holds, without any job, as one HTML file that needs nothing else."""
-    from moorage.offline.listing import list_snapshots
-    from moorage.offline.lookup import directories_of
     from moorage.page.render import rendered
-    from moorage.page.views import page_of_store
+    from moorage.page.store_views import page_of_store
 
     now = datetime.now(UTC)
-    found = list_snapshots(directories_of(directory), now)
-    text = rendered(page_of_store(found, now, Redactor(os.environ)))
+    text = rendered(page_of_store(*_look(directory, now), now, Redactor(os.environ)))
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -106,12 +109,10 @@ def ui(
     ] = PAGE_PORT,
 ) -> None:
     """Show what a store holds, without any job, at http://localhost:7780 until Ctrl-C."""
-    from moorage.offline.listing import list_snapshots
-    from moorage.offline.lookup import directories_of
     from moorage.page.render import drawn_store
     from moorage.page.server import PageServer
 
-    look = partial(list_snapshots, directories_of(directory))
+    look = partial(_look, directory)
     look(datetime.now(UTC))  # what is wrong with it is told here, and no page is served
     server = PageServer(
         partial(drawn_store, look, Redactor(os.environ)), port=page, seconds=_STORE_SECONDS
@@ -123,6 +124,19 @@ def ui(
         pass
     finally:
         server.close()
+
+
+def _look(directory: str, now: datetime) -> "tuple[Listing, Description | None]":
+    """What lies there, and what its restore point holds if it can be read."""
+    from moorage.offline.description import describe
+    from moorage.offline.listing import list_snapshots
+    from moorage.offline.lookup import directories_of, find
+
+    directories = directories_of(directory)
+    found = list_snapshots(directories, now)
+    if not any(row.standing == "restore point" and not row.problem for row in found.checkpoints):
+        return found, None
+    return found, describe(find(directories.checkpoints))
 
 
 def _wait() -> None:

@@ -6,23 +6,20 @@ requests are put where the driver finds them at its next boundary. The size of a
 here, how many there may be and how long each may take by `HttpServer`. Called by `main`.
 """
 
-import asyncio
 import base64
 import hmac
-import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
 from aiohttp import web
 from pydantic import ValidationError
 
 from moorage.cluster.board import Board
 from moorage.cluster.metrics import CONTENT_TYPE, DriverMetrics
 from moorage.cluster.orders import MIN_TOKEN
-from moorage.driver.lookup_requests import MOST_BYTES, LookupRequest, from_json, from_query
+from moorage.driver.lookup_answers import look_up
 from moorage.driver.lookups import StateLookups
 from moorage.driver.requests import (
     CheckpointRequest,
@@ -35,7 +32,7 @@ from moorage.driver.requests import (
     StopRequest,
     TooManyRequests,
 )
-from moorage.http_server import HttpServer
+from moorage.http_server import HttpServer, Refused, body_of, json_answer
 from moorage.page.server import Draw, page_answer
 from moorage_api.driver import (
     CHECKPOINTS_PATH,
@@ -53,32 +50,18 @@ from moorage_api.driver import (
     StopBody,
 )
 from moorage_api.model import Model
-from moorage_state.errors import MoorageError, Retryable, UserError
+from moorage_state.errors import UserError
 from moorage_state.server.addresses import EVERYWHERE
 from moorage_state.server.tls import TlsFiles, certificates
 
 _log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 16 << 10
-MAX_LOOKUP_BYTES = MOST_BYTES
-_LOOKUP_SECONDS = 12.0
-"""For a look-up that its own patience does not end, such as one that waits to be connected."""
-
 _REQUEST_SECONDS = 15.0
 """For a whole request, from its connection or from the answer before it: also the time that an
 idle connection is kept."""
 
 _LOOKUPS = f"{STATE_PATH}/"
 _M = TypeVar("_M", bound=Model)
-
-
-class _Refused(Exception):
-    """An answer that is no success."""
-
-    def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.headers = headers
 
 
 class Endpoint:
@@ -147,13 +130,13 @@ class Endpoint:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             answer = await self._answer(request)
-        except _Refused as refused:
-            body = {"error": {"code": refused.code, "message": str(refused)}}
-            answer = _json(body, refused.status)
-            answer.headers.update(refused.headers)
+        except Refused as refused:
+            answer = refused.answer()
         except Exception:  # noqa: BLE001 - its own fault must not look like a lost connection
             _log.exception("endpoint_failed: path=%.100s", request.rel_url.raw_path)
-            answer = _json({"error": {"code": "internal", "message": "see the driver's log"}}, 500)
+            answer = json_answer(
+                {"error": {"code": "internal", "message": "see the driver's log"}}, 500
+            )
         return answer
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
@@ -169,25 +152,25 @@ class Endpoint:
             return self._one_request(path.removeprefix(f"{REQUESTS_PATH}/"))
         if path.startswith(_LOOKUPS) and path != _LOOKUPS:
             _require(request, {"GET", "POST"})
-            return await self._look_up(request, path.removeprefix(_LOOKUPS))
+            return await look_up(self._lookups, path.removeprefix(_LOOKUPS), request)
         views = self._views().get(path)
         orders = self._orders().get(path)
         if views is None and orders is None:
-            raise _Refused(404, "not_found", f"no such path: path={path:.100}")
+            raise Refused(404, "not_found", f"no such path: path={path:.100}")
         methods = {name for name, way in (("GET", views), ("POST", orders)) if way is not None}
         _require(request, methods)
         if request.method == "GET" and views is not None:
             return views()
-        body = await _body(request)
+        body = await body_of(request, MAX_BODY_BYTES)
         if orders is None:
-            raise _Refused(405, "method_not_allowed", f"not to be posted to: path={path:.100}")
+            raise Refused(405, "method_not_allowed", f"not to be posted to: path={path:.100}")
         return self._ask(orders(body))
 
     def _views(self) -> Mapping[str, Callable[[], web.Response]]:
         return {
             HEALTH_PATH: lambda: web.Response(text="ok\n"),
-            STATE_PATH: lambda: _json(self._board.state().to_json()),
-            CHECKPOINTS_PATH: lambda: _json(self._board.checkpoints()),
+            STATE_PATH: lambda: json_answer(self._board.state().to_json()),
+            CHECKPOINTS_PATH: lambda: json_answer(self._board.checkpoints()),
             METRICS_PATH: self._scrape,
         }
 
@@ -204,7 +187,7 @@ class Endpoint:
         commands = _is(sent, self._token)
         if not commands and not _is(sent, self._scrape_token()):
             browsed = request.rel_url.raw_path == PAGE_PATH
-            raise _Refused(
+            raise Refused(
                 401,
                 "unauthorized",
                 "a bearer token is needed: one of those in the job's Secrets",
@@ -213,7 +196,7 @@ class Endpoint:
         self._server.trust(request)
         reads = request.method == "GET" or request.rel_url.raw_path.startswith(_LOOKUPS)
         if not commands and not reads:
-            raise _Refused(403, "forbidden", "this token only reads: orders need the attempt's")
+            raise Refused(403, "forbidden", "this token only reads: orders need the attempt's")
 
     def _scrape_token(self) -> str:
         if self._scrape_file is None:
@@ -230,42 +213,22 @@ class Endpoint:
         found = self._requests.get(request_id)
         if found is None:
             message = f"no such request is remembered: request={request_id:.128}; ask again"
-            raise _Refused(404, "request_not_found", message)
-        return _json(self._board.request(found).to_json())
-
-    async def _look_up(self, request: web.BaseRequest, name: str) -> web.Response:
-        """Read state, in another thread: the loop has others to answer meanwhile."""
-        try:
-            lookup = await _lookup_in(request, name)
-            future = asyncio.wrap_future(self._lookups.submit(lookup))
-            answer = msgspec.json.encode(await asyncio.wait_for(future, _LOOKUP_SECONDS))
-            return web.Response(body=answer, content_type="application/json")
-        except TooManyRequests as error:
-            raise _Refused(429, error.code, str(error), **{"Retry-After": "1"}) from error
-        except Retryable as error:
-            raise _Refused(503, error.code, str(error), **{"Retry-After": "1"}) from error
-        except TimeoutError as error:
-            message = f"state servers do not answer: queryable={name:.80}; ask again in a while"
-            raise _Refused(503, "state_moving", message, **{"Retry-After": "5"}) from error
-        except UserError as error:
-            status = 404 if error.code == "unknown_state" else 400
-            raise _Refused(status, error.code, str(error)) from error
-        except MoorageError as error:
-            raise _Refused(500, error.code, str(error)) from error
+            raise Refused(404, "request_not_found", message)
+        return json_answer(self._board.request(found).to_json())
 
     def _ask(self, request: JobRequest) -> web.Response:
         try:
             known = self._requests.ask(request)
         except RequestConflict as error:
-            raise _Refused(409, error.code, str(error)) from error
+            raise Refused(409, error.code, str(error)) from error
         except JobEnding as error:
-            raise _Refused(503, error.code, str(error)) from error
+            raise Refused(503, error.code, str(error)) from error
         except TooManyRequests as error:
-            raise _Refused(429, error.code, str(error), **{"Retry-After": "5"}) from error
+            raise Refused(429, error.code, str(error), **{"Retry-After": "5"}) from error
         except UserError as error:
-            raise _Refused(400, error.code, str(error)) from error
+            raise Refused(400, error.code, str(error)) from error
         view = self._board.request(known)
-        return _json(view.to_json(), 200 if view.state in {"Completed", "Failed"} else 202)
+        return json_answer(view.to_json(), 200 if view.state in {"Completed", "Failed"} else 202)
 
 
 def _shown(request: web.BaseRequest) -> bytes:
@@ -337,46 +300,16 @@ def _field(location: tuple[int | str, ...]) -> str:
     )
 
 
-def _bad(problem: str) -> _Refused:
-    return _Refused(400, "bad_request", f"the body is not as it must be: {problem}")
+def _bad(problem: str) -> Refused:
+    return Refused(400, "bad_request", f"the body is not as it must be: {problem}")
 
 
 def _require(request: web.BaseRequest, methods: set[str]) -> None:
     if request.method not in methods:
         allowed = ", ".join(sorted(methods))
-        raise _Refused(
+        raise Refused(
             405,
             "method_not_allowed",
             f"not with this method: method={request.method:.20} allowed={allowed}",
             Allow=allowed,
         )
-
-
-async def _lookup_in(request: web.BaseRequest, name: str) -> LookupRequest:
-    if request.method == "GET":
-        return from_query(name, request.rel_url.query.items())
-    return from_json(name, await _body(request, MAX_LOOKUP_BYTES))
-
-
-async def _body(request: web.BaseRequest, most: int = MAX_BODY_BYTES) -> bytes:
-    """The whole body, if it is short enough; nothing longer is taken into memory."""
-    too_long = _Refused(413, "too_large", f"the body is too long: max={most}")
-    if (request.content_length or 0) > most:
-        raise too_long
-    data = bytearray()
-    try:
-        async for piece in request.content.iter_any():
-            data += piece
-            if len(data) > most:
-                raise too_long
-    except web.RequestPayloadError as error:
-        raise _bad("it does not arrive whole") from error
-    return bytes(data)
-
-
-def _json(body: object, status: int = 200) -> web.Response:
-    return web.Response(
-        body=json.dumps(body, ensure_ascii=False).encode("utf-8", errors="replace"),
-        status=status,
-        content_type="application/json",
-    )

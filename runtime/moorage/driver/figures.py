@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from moorage.api.graph import Branch, InputNode, JobGraph
 from moorage.api.streams import DataStream
 from moorage.driver.settings import JobSettings
-from moorage.driver.views import EpochPhases, GraphView, NodeView, SubtaskView
+from moorage.driver.views import EpochPhases, GraphView, NodeView, QueryableView, SubtaskView
 from moorage.engine.acks import Ack, EpochOutcome
 from moorage.engine.fleet import RangeFleet
+from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.texts import duration_text
 
 _TOLD_SECONDS = 1.0
@@ -83,6 +84,19 @@ def configuration_of(settings: JobSettings) -> list[tuple[str, str]]:
         ("Epochs every", duration_text(settings.epoch_seconds)),
         ("Records per epoch", f"at most {settings.max_records_per_epoch:,}"),
     ]
+
+
+def queryable_of(known: KvStateLocationRegistry) -> tuple[QueryableView, ...]:
+    """The states that may be looked up, with what a person needs to know to ask."""
+    views = []
+    for one in known.locations():
+        state = one.schema
+        types = f"{state.key_type} to {state.type}" if state.key_type else state.type
+        keys = ", ".join(one.key_types)
+        views.append(
+            QueryableView(one.name, f"{one.uid}/{state.name}, {state.kind} of {types}, by {keys}")
+        )
+    return tuple(views)
 
 
 def _source(node: InputNode) -> NodeView:

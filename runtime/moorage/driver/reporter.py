@@ -23,6 +23,7 @@ from moorage.driver.views import (
     FailureView,
     GraphView,
     OddRows,
+    QueryableView,
     RestoredView,
     SavepointView,
     ServerPart,
@@ -78,6 +79,11 @@ class Reporter:
     def graph(self, view: GraphView) -> None:
         """What the job is made of."""
         self._publish(graph=view)
+
+    def queryable(self, views: tuple[QueryableView, ...]) -> None:
+        """The states that may be looked up."""
+        if views != self.progress.queryable:
+            self._publish(queryable=views)
 
     def claimed(self, lineage: str, fence: int) -> None:
         """The fence is claimed."""

@@ -21,7 +21,7 @@ from moorage.api.graph import Branch, JobGraph
 from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.context import DriverContext
 from moorage.driver.environment import RangesMove, StoppedWaiting
-from moorage.driver.figures import Figures
+from moorage.driver.figures import Figures, queryable_of
 from moorage.driver.manifests import (
     Boundary,
     CheckpointReport,
@@ -392,6 +392,7 @@ class StreamRun:
         if now - self._last_look >= _LOOK_SECONDS:
             self._last_look = now
             self._c.reporter.executors(self._c.environment.executors())
+            self._c.reporter.queryable(queryable_of(self._c.kv_states))
 
     def _tick_when_idle(self) -> None:
         """Without input, fire the timers that have become due since the last epoch."""

@@ -21,6 +21,7 @@ from moorage.driver.views import (
     FailureView,
     GraphView,
     OddRows,
+    QueryableView,
     RestoredView,
     SavepointView,
     SubtaskView,
@@ -125,6 +126,7 @@ class JobProgress:
         graph: None before the job's code has described it.
         subtasks: operator by operator, as of about a second ago.
         epoch_phases: of the last epoch.
+        queryable: states whose values can be asked for, as of some seconds ago.
         configuration: how checkpoints and epochs are configured: names and values, for people.
     """
 
@@ -166,6 +168,7 @@ class JobProgress:
     graph: GraphView | None = None
     subtasks: tuple[SubtaskView, ...] = ()
     epoch_phases: EpochPhases = field(default_factory=EpochPhases)
+    queryable: tuple[QueryableView, ...] = ()
     configuration: tuple[tuple[str, str], ...] = ()
 
 

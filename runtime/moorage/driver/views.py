@@ -164,6 +164,14 @@ class SubtaskView:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryableView:
+    """A state whose values can be asked for; `about` says where it is and of what types."""
+
+    name: str
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
 class EpochPhases:
     """Where the time of an epoch went, in seconds; all but `wait` together are the epoch.
 

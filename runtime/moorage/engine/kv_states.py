@@ -87,6 +87,11 @@ class KvStateLocationRegistry:
                 found[name] = location
         self._locations = found
 
+    def locations(self) -> tuple[KvStateLocation, ...]:
+        """All that are known, by name."""
+        known = self._locations or {}
+        return tuple(known[name] for name in sorted(known))
+
     def location(self, name: str) -> KvStateLocation:
         """The state that is asked for as `name`; the same object until its types change.
 

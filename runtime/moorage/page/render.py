@@ -6,13 +6,18 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from moorage.page.history import RunHistory
-from moorage.page.views import Clean, Page, page_of_run, page_of_store
+from moorage.page.parts import Clean, Page, Problem, moment_text
+from moorage.page.store_views import page_of_store
+from moorage.page.views import page_of_run
 from moorage_state.errors import MoorageError
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from moorage.offline.description import Description
     from moorage.offline.listing import Listing
+
+    Look = Callable[[datetime], tuple[Listing, Description | None]]
 
 RUN_SECONDS = 2
 """Between two looks of a browser at a run."""
@@ -48,13 +53,12 @@ def drawn_run(history: RunHistory, clean: Clean, nonce: str) -> str:
     return rendered(page, refresh_seconds=RUN_SECONDS, nonce=nonce)
 
 
-def drawn_store(look: "Callable[[datetime], Listing]", clean: Clean, nonce: str) -> str:
+def drawn_store(look: "Look", clean: Clean, nonce: str) -> str:
     """The page of a store that is looked at anew; where that fails it says why."""
     now = datetime.now(UTC)
     try:
-        page = page_of_store(look(now), now, clean)
+        page = page_of_store(*look(now), now, clean)
     except MoorageError as error:
-        page = Page(
-            "Moorage", "not readable", now.isoformat(" ", "seconds"), [clean(str(error))], []
-        )
+        problem = Problem(moment_text(now), clean(str(error)))
+        page = Page("Moorage", "not readable", moment_text(now), [problem], [])
     return rendered(page, refresh_seconds=STORE_SECONDS, nonce=nonce)

@@ -1,8 +1,9 @@
 """The page over HTTP: to this machine only, or as an answer of a server that has its own rules.
 
-Decides what may be asked and what a browser may do with the answer. Read-only; on this machine
-without a token, since what is shown holds no state values. Called by the command line and by the
-endpoint of a driver on a cluster.
+Decides what may be asked and what a browser may do with the answer. Read-only; on this machine the
+page needs no token, since what is shown holds no values of state: to ask for those one must know
+the address that the run has printed. Called by the command line and by the endpoint of a driver on
+a cluster.
 """
 
 import asyncio
@@ -10,10 +11,14 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
+from hmac import compare_digest
 
 from aiohttp import web
 
-from moorage.http_server import HttpServer
+from moorage.driver.lookup_answers import look_up
+from moorage.driver.lookups import StateLookups
+from moorage.http_server import HttpServer, Refused
+from moorage_api.driver import STATE_PATH
 from moorage_state.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -23,7 +28,8 @@ Draw = Callable[[str], str]
 
 _NAMES = frozenset({"localhost", HOST})
 _MOST = 16
-_SECONDS = 5.0
+_SECONDS = 20.0
+_STATE = f"{STATE_PATH}/"
 _POLICY = "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'"
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -55,15 +61,25 @@ class PageServer:
     Args:
         port: 0 for any that is free.
         seconds: what a connection has for all that it does.
+        lookups: who answers what is asked of the job's state; None: nobody.
 
     Raises:
         UserError: the port cannot be listened on.
     """
 
     def __init__(
-        self, page: Draw, *, port: int, seconds: float = _SECONDS, most: int = _MOST
+        self,
+        page: Draw,
+        *,
+        port: int,
+        seconds: float = _SECONDS,
+        most: int = _MOST,
+        lookups: StateLookups | None = None,
     ) -> None:
         self._page = page
+        self._lookups = lookups
+        self._token = secrets.token_urlsafe(16)
+        self._opens = f"Bearer {self._token}".encode()
         try:
             self._server = HttpServer(
                 self._handle, name="moorage-page", host=HOST, port=port, seconds=seconds, most=most
@@ -79,8 +95,9 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        """For people."""
-        return f"http://localhost:{self.port}"
+        """For people; with what opens values of state, which a browser does not send by itself."""
+        plain = f"http://localhost:{self.port}"
+        return plain if self._lookups is None else f"{plain}/#values={self._token}"
 
     def close(self) -> None:
         """Serve no more."""
@@ -90,12 +107,33 @@ class PageServer:
         hosts = request.headers.getall("Host", [])
         # A name that somebody else's DNS points here would let his pages read this one.
         if len(hosts) != 1 or hosts[0].partition(":")[0] not in _NAMES:
-            return _told(403, f"open {self.url}")
+            return _told(403, f"open http://localhost:{self.port}")
         if request.method != "GET":
             return _told(405, "the page can only be read")
-        if request.rel_url.raw_path != "/":
+        path = request.rel_url.raw_path
+        if path.startswith(_STATE) and self._lookups is not None:
+            return await self._values(self._lookups, path.removeprefix(_STATE), request)
+        if path != "/":
             return _told(404, "there is only /")
         return await page_answer(self._page)
+
+    async def _values(
+        self, lookups: StateLookups, name: str, request: web.BaseRequest
+    ) -> web.Response:
+        try:
+            self._authorize(request)
+            answer = await look_up(lookups, name, request)
+        except Refused as refused:
+            answer = refused.answer()
+        answer.headers.update(_HEADERS)
+        answer.force_close()
+        return answer
+
+    def _authorize(self, request: web.BaseRequest) -> None:
+        given = request.headers.getall("Authorization", [])
+        if len(given) != 1 or not compare_digest(given[0].encode(), self._opens):
+            told = "values of state are for who opens the whole address that the run printed"
+            raise Refused(401, "unauthorized", told)
 
 
 def _told(status: int, text: str) -> web.Response:

@@ -1,129 +1,109 @@
-"""From facts to what the page shows: texts, bars, tables.
+"""From what a run reports to what its page shows. Pure.
 
-Pure. The facts are those that the command line prints: `JobProgress` of a run, `Listing` of a
-store.
-No state values are among them. `clean` takes secrets out of every text that the page did not write
-itself.
+The facts are those that the command line prints, and no state values are among them. `clean` takes
+secrets out of every text that the page did not write itself.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 
 from moorage.driver.types import JobProgress
-from moorage.driver.views import CheckpointRecord
-from moorage.offline.listing import CheckpointRow, Listing, SavepointRow
+from moorage.driver.views import CheckpointRecord, EpochPhases, ServerPart
+from moorage.page.advice import STORAGE, advice_for
+from moorage.page.charts import bars, stacked, summary
+from moorage.page.graph import drawing_of, table_of
 from moorage.page.history import EpochPoint, RunFacts
+from moorage.page.parts import (
+    MOST_ROWS,
+    MOST_TEXT,
+    Clean,
+    Detail,
+    Lookups,
+    Page,
+    Pairs,
+    Problem,
+    Rows,
+    Section,
+    count_text,
+    moment_text,
+)
 from moorage.texts import duration_text, size_text
 
-Clean = Callable[[str], str]
-MOST_ROWS = 200
-"""Of a table; the newest."""
-MOST_BARS = 120
-_CHART_HEIGHT = 80.0
-_BAR = 6.0
-_MOST_TEXT = 1000
+_PHASES = {
+    "subtasks": "subtasks",
+    "spark": "Spark: read, shuffle",
+    "plan": "plan",
+    "commit": "commit",
+    "output": "output",
+}
+"""Of the strip chart, from the bottom up; the wait before an epoch has a row of the table alone."""
+
+_STATES = {"InProgress": "in progress", "Completed": "completed", "Failed": "failed"}
 _CHECKPOINTS = (
-    ("Id", "Kind", "State", "Triggered", "Duration", "Size", "Uploaded", "Objects"),
-    frozenset({0, 4, 5, 6, 7}),
+    ("Id", "Kind", "State", "Epoch", "Triggered", "Duration", "Size", "New", "Objects"),
+    frozenset({0, 3, 5, 6, 7, 8}),
 )
-_STORED = (
-    ("Id", "Standing", "Epoch", "Completed", "Size", "New", "Files", "Problem"),
-    frozenset({0, 2, 4, 5, 6}),
+_SUBTASKS = (
+    (
+        "Operator",
+        "Subtask",
+        "Key groups",
+        "Served by",
+        "Rows in",
+        "Rows out",
+        "Busy",
+        "Last epoch",
+        "State",
+        "Late",
+        "Null key",
+        "No time",
+        "Timers",
+    ),
+    frozenset({1, 4, 5, 6, 7, 8, 9, 10, 11, 12}),
 )
-_SAVEPOINTS = (
-    ("Name", "Standing", "Format", "Checkpoint", "Epoch", "Size", "Restore with"),
-    frozenset({3, 4, 5}),
+_SERVERS = (
+    ("Served by", "Duration", "Written", "Objects", "Ranges", "Size"),
+    frozenset({1, 2, 3, 4, 5}),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One value of a chart, in its units of drawing."""
-
-    x: float
-    y: float
-    height: float
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Bars, oldest first; `label` says what they show to who cannot see them."""
-
-    title: str
-    label: str
-    width: float
-    height: float
-    bars: Sequence[Bar]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A table; `numbers` are the columns that are aligned right."""
-
-    title: str
-    header: Sequence[str]
-    numbers: frozenset[int]
-    rows: Sequence[Sequence[str]]
-    left_out: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of the page that has a heading, and changes as a whole."""
-
-    anchor: str
-    title: str
-    pairs: Sequence[tuple[str, str]] = ()
-    charts: Sequence[Chart] = ()
-    tables: Sequence[Rows] = ()
-    empty: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """All that is shown."""
-
-    title: str
-    phase: str
-    at: str
-    problems: Sequence[str]
-    sections: Sequence[Section]
+_RANGES = (("Operator", "First key group", "Size"), frozenset({1, 2}))
+_RESTORE = (
+    ("What", "Kind", "Epoch", "Completed", "Size", "Restore with"),
+    frozenset({2, 4}),
+)
 
 
 def page_of_run(facts: RunFacts, now: datetime, clean: Clean) -> Page:
     """The page of a job that runs, or has just ended."""
     progress = facts.progress
-    problems = [f"{error.code}: {error.message}" for error in facts.failures]
+    problems = [
+        Problem(
+            moment_text(one.at), _told(f"{one.code}: {one.message}", clean), advice_for(one.code)
+        )
+        for one in facts.problems
+    ]
     if progress.storage_error:
-        problems.insert(0, progress.storage_error)
+        text = _told(progress.storage_error, clean)
+        problems.insert(0, Problem(moment_text(now), text, advice_for(STORAGE)))
+    states = tuple((clean(one.name), clean(one.about)) for one in progress.queryable)
     return Page(
         clean(facts.job),
         progress.phase,
-        _moment(now),
-        [clean(text)[:_MOST_TEXT] for text in problems],
-        [_overview(progress, clean), _epochs(facts.epochs), _checkpoints(progress)],
-    )
-
-
-def page_of_store(found: Listing, now: datetime, clean: Clean) -> Page:
-    """The page of a checkpoint directory, without any job."""
-    pairs = [("Checkpoint directory", clean(found.directory))]
-    if found.savepoint_directory:
-        pairs.append(("Savepoint directory", clean(found.savepoint_directory)))
-    return Page(
-        clean(found.directory),
-        "stored",
-        _moment(now),
-        [clean(text)[:_MOST_TEXT] for text in found.warnings],
+        moment_text(now),
+        problems,
         [
-            Section("overview", "Overview", pairs=pairs),
-            _stored_checkpoints(found.checkpoints, clean),
-            _stored_savepoints(found.savepoints, clean),
+            _overview(progress, clean),
+            _graph(facts, clean),
+            _subtasks(facts, clean),
+            _epochs(facts.epochs),
+            _checkpoints(progress, clean),
+            _savepoints(progress, clean),
         ],
+        Lookups(states) if states else None,
     )
+
+
+def _told(text: str, clean: Clean) -> str:
+    return clean(text)[:MOST_TEXT]
 
 
 def _overview(now: JobProgress, clean: Clean) -> Section:
@@ -138,55 +118,140 @@ def _overview(now: JobProgress, clean: Clean) -> Section:
         ("Late rows", f"{now.odd.late:,}"),
         ("Null keys", f"{now.odd.null_keys:,}"),
     ]
+    if now.executors.desired:
+        ready = f"{now.executors.ready} of {now.executors.desired} ready"
+        pairs.append(("Executors", ready))
     if now.odd.bad_times:
         pairs.append(("Without a time", f"{now.odd.bad_times:,}"))
     if now.message:
-        pairs.append(("Last message", clean(now.message)[:_MOST_TEXT]))
+        pairs.append(("Last message", _told(now.message, clean)))
     return Section("overview", "Overview", pairs=pairs)
+
+
+def _graph(facts: RunFacts, clean: Clean) -> Section:
+    graph = facts.progress.graph
+    if graph is None:
+        return Section("graph", "Graph", empty="The job's code has not been read yet.")
+    drawing = drawing_of(graph, facts.figures, clean, size_text)
+    table = table_of(graph, facts.figures, clean, size_text)
+    return Section("graph", "Graph", drawing=drawing, tables=[table])
+
+
+def _subtasks(facts: RunFacts, clean: Clean) -> Section:
+    found = facts.progress.subtasks
+    if not found:
+        return Section("subtasks", "Subtasks", empty="No subtask has done anything yet.")
+    header, numbers = _SUBTASKS
+    rows = [
+        (
+            clean(one.uid),
+            str(one.subtask),
+            "{} to {}".format(*one.key_groups) if one.key_groups else "",
+            clean(one.place),
+            f"{one.rows_in:,}",
+            f"{one.rows_out:,}",
+            f"{facts.busy.get((one.uid, one.subtask), 0.0):.0%}",
+            duration_text(one.last_seconds),
+            size_text(one.state_bytes) if one.key_groups else "",
+            f"{one.late:,}",
+            f"{one.null_keys:,}",
+            f"{one.bad_times:,}",
+            f"{one.timers_fired:,}",
+        )
+        for one in found[:MOST_ROWS]
+    ]
+    table = Rows("Since the run began", header, numbers, rows, len(found) - len(rows))
+    return Section("subtasks", "Subtasks", tables=[table])
+
+
+def _parts_of(phases: EpochPhases, seconds: float) -> dict[str, float]:
+    """The phases of an epoch; of one that nobody measured, all of it."""
+    found = {name: getattr(phases, name) for name in _PHASES}
+    return found if any(found.values()) else {"subtasks": seconds}
 
 
 def _epochs(points: Sequence[EpochPoint]) -> Section:
     if not points:
         return Section("epochs", "Epochs", empty="No epoch has been committed yet.")
-    seconds = [point.seconds for point in points]
-    titles = [f"epoch {p.epoch}: {duration_text(p.seconds)}, {p.rows:,} rows" for p in points]
+    names = [f"epoch {p.epoch}: {p.rows:,} rows" for p in points]
+    parts = [_parts_of(p.phases, p.seconds) for p in points]
     charts = [
-        _chart("Duration", seconds, titles, duration_text),
-        _chart("Rows", [point.rows for point in points], titles, lambda n: f"{n:,.0f}"),
+        stacked("Duration", parts, names, duration_text, _PHASES),
+        bars("Rows", [p.rows for p in points], names, lambda n: f"{n:,.0f}"),
     ]
-    pairs = [(f"Duration, {name}", duration_text(at)) for name, at in _percentiles(seconds)]
-    return Section("epochs", "Epochs", pairs=pairs, charts=charts)
+    series = [
+        ("Duration", [p.seconds for p in points], duration_text),
+        *(
+            (f"of it {told}", [one.get(name, 0.0) for one in parts], duration_text)
+            for name, told in _PHASES.items()
+        ),
+        ("Wait before it", [p.phases.wait for p in points], duration_text),
+        ("Rows", [float(p.rows) for p in points], lambda n: f"{n:,.0f}"),
+    ]
+    table = summary(f"The last {len(points)}", "Of an epoch", series)
+    return Section("epochs", "Epochs", charts=charts, tables=[table])
 
 
-def _checkpoints(now: JobProgress) -> Section:
+def _checkpoints(now: JobProgress, clean: Clean) -> Section:
     records = now.checkpoints
+    pairs: Pairs = [(name, clean(value)) for name, value in now.configuration]
+    configured = Detail("configuration", "Configuration", pairs)
     if not records:
-        return Section("checkpoints", "Checkpoints", empty="No checkpoint has been triggered yet.")
+        empty = "No checkpoint has been triggered yet."
+        return Section("checkpoints", "Checkpoints", details=[configured], empty=empty)
     done = [record for record in reversed(records) if record.state == "Completed"]
-    seconds = [record.duration_seconds for record in done]
+    names = [f"{record.kind.lower()} {record.checkpoint_id}" for record in done]
+    charts = [
+        bars("Duration", [record.duration_seconds for record in done], names, duration_text),
+        bars("Size", [record.bytes_total for record in done], names, size_text),
+        bars("New", [record.bytes_uploaded for record in done], names, size_text),
+    ]
+    header, numbers = _CHECKPOINTS
+    history = Rows("History", header, numbers, [_record(one) for one in records[:MOST_ROWS]])
+    series = [
+        ("Duration", [one.duration_seconds for one in done], duration_text),
+        ("of it pause of the job", [one.pause_seconds for one in done], duration_text),
+        ("of it upload", [one.upload_seconds for one in done], duration_text),
+        ("Size", [float(one.bytes_total) for one in done], size_text),
+        ("New", [float(one.bytes_uploaded) for one in done], size_text),
+        ("Objects", [float(one.objects_written) for one in done], lambda n: f"{n:,.0f}"),
+    ]
+    figures = summary("Summary of those completed", "Of a checkpoint", series)
+    details = [_detail(one, clean) for one in records if one.parts or one.failure]
+    return Section(
+        "checkpoints",
+        "Checkpoints",
+        pairs=_counts(now),
+        charts=charts if done else (),
+        tables=[figures, history] if done else [history],
+        details=[*details, configured],
+    )
+
+
+def _counts(now: JobProgress) -> Pairs:
+    records, newest = now.checkpoints, now.last_checkpoint
+    failed = next((one for one in records if one.state == "Failed"), None)
     pairs = [
         ("Completed", f"{now.completed_checkpoints:,}"),
         ("Failed", f"{now.failed_checkpoints:,}"),
-        ("In progress", str(sum(record.state == "InProgress" for record in records))),
-        *((f"Duration, {name}", duration_text(at)) for name, at in _percentiles(seconds)),
+        ("In progress", str(sum(one.state == "InProgress" for one in records))),
     ]
-    names = [f"{record.kind} {record.checkpoint_id}" for record in done]
-    charts = [
-        _chart("Duration", seconds, names, duration_text),
-        _chart("Size", [record.bytes_total for record in done], names, size_text),
-    ]
-    history = _rows("History", _CHECKPOINTS, [_record(record) for record in records[:MOST_ROWS]])
-    return Section("checkpoints", "Checkpoints", pairs=pairs, charts=charts, tables=[history])
+    if newest is not None:
+        told = f"{newest.checkpoint_id} at epoch {newest.epoch}, {moment_text(newest.completed_at)}"
+        pairs.append(("Newest", told))
+    if failed is not None:
+        pairs.append(("Failed last", f"{failed.checkpoint_id}, {moment_text(failed.triggered_at)}"))
+    return pairs
 
 
 def _record(record: CheckpointRecord) -> Sequence[str]:
-    state = {"InProgress": "in progress", "Completed": "completed", "Failed": "failed"}
     done = record.state == "Completed"
     return (
         str(record.checkpoint_id),
         record.kind.lower(),
-        state[record.state],
-        _moment(record.triggered_at),
+        _STATES[record.state],
+        count_text(record.epoch) if done else "",
+        moment_text(record.triggered_at),
         duration_text(record.duration_seconds) if record.state != "InProgress" else "",
         size_text(record.bytes_total) if done else "",
         size_text(record.bytes_uploaded) if done else "",
@@ -194,89 +259,72 @@ def _record(record: CheckpointRecord) -> Sequence[str]:
     )
 
 
-def _stored_checkpoints(found: Sequence[CheckpointRow], clean: Clean) -> Section:
-    if not found:
-        return Section("checkpoints", "Checkpoints", empty="There are no checkpoints.")
-    newest = sorted(found, key=lambda row: row.id, reverse=True)
-    there = [row for row in reversed(newest) if row.bytes is not None]
-    names = [f"chk-{row.id}" for row in there]
-    rows = [
-        (
-            str(row.id),
-            row.standing,
-            _or(row.epoch),
-            _moment(row.completed_at),
-            _size(row.bytes),
-            _size(row.new_bytes),
-            _or(row.files),
-            clean(row.problem)[:_MOST_TEXT],
-        )
-        for row in newest[:MOST_ROWS]
+def _detail(record: CheckpointRecord, clean: Clean) -> Detail:
+    """Who wrote a checkpoint and how long each step took, or why it failed."""
+    told = f"{record.kind} {record.checkpoint_id}, {_STATES[record.state]}"
+    anchor = f"checkpoint-{record.checkpoint_id}"
+    if record.failure is not None:
+        why = _told(f"{record.failure.code}: {record.failure.message}", clean)
+        pairs = [("Why", why), ("What to do", advice_for(record.failure.code))]
+        return Detail(anchor, told, [pair for pair in pairs if pair[1]])
+    rest = record.duration_seconds - record.pause_seconds - record.upload_seconds
+    pairs = [
+        ("Triggered", moment_text(record.triggered_at)),
+        ("Completed", moment_text(record.completed_at)),
+        ("Pause of the job", duration_text(record.pause_seconds)),
+        ("Upload", duration_text(record.upload_seconds)),
+        ("Manifest, log, publishing", duration_text(max(rest, 0.0))),
     ]
-    chart = _chart("Size", [row.bytes or 0 for row in there], names, size_text)
-    table = _rows("History", _STORED, rows, len(newest) - len(rows))
-    return Section("checkpoints", "Checkpoints", charts=[chart], tables=[table])
+    return Detail(
+        anchor, told, pairs, [_servers(record.parts, clean), _ranges(record.parts, clean)]
+    )
 
 
-def _stored_savepoints(found: Sequence[SavepointRow], clean: Clean) -> Section:
-    if not found:
-        return Section("savepoints", "Savepoints", empty="There are no savepoints here.")
+def _servers(parts: Sequence[ServerPart], clean: Clean) -> Rows:
     rows = [
         (
-            clean(row.name),
-            row.standing,
-            row.format,
-            _or(row.checkpoint_id),
-            _or(row.epoch),
-            _size(row.bytes),
-            clean(row.problem)[:_MOST_TEXT] or f"--restore {clean(row.path)}",
+            clean(one.place),
+            duration_text(one.seconds),
+            size_text(one.bytes_written),
+            f"{one.objects:,}",
+            f"{len(one.ranges):,}",
+            size_text(sum(size for *_, size in one.ranges)),
         )
-        for row in found[:MOST_ROWS]
+        for one in sorted(parts, key=lambda one: -one.seconds)[:MOST_ROWS]
     ]
-    table = _rows("What can be restored", _SAVEPOINTS, rows, len(found) - len(rows))
+    header, numbers = _SERVERS
+    return Rows("By server, slowest first", header, numbers, rows, len(parts) - len(rows))
+
+
+def _ranges(parts: Sequence[ServerPart], clean: Clean) -> Rows:
+    found = sorted((one for part in parts for one in part.ranges), key=lambda one: -one[2])
+    rows = [(clean(uid), str(start), size_text(size)) for uid, start, size in found[:MOST_ROWS]]
+    header, numbers = _RANGES
+    return Rows("By subtask, largest first", header, numbers, rows, len(found) - len(rows))
+
+
+def _savepoints(now: JobProgress, clean: Clean) -> Section:
+    """What can be restored, as far as this driver has seen it completed."""
+    done = [one for one in now.checkpoints if one.state == "Completed"]
+    savepoints = [one for one in done if one.kind == "Savepoint"]
+    checkpoints = [one for one in done if one.kind == "Checkpoint"][:1]
+    if not savepoints and not checkpoints:
+        empty = "Nothing was completed yet. moorage snapshots ls shows what earlier runs left."
+        return Section("savepoints", "Savepoints", empty=empty)
+    rows = [_restorable(one, clean) for one in (*checkpoints, *savepoints)]
+    header, numbers = _RESTORE
+    table = Rows("What can be restored", header, numbers, rows)
     return Section("savepoints", "Savepoints", tables=[table])
 
 
-def _rows(
-    title: str,
-    columns: tuple[Sequence[str], frozenset[int]],
-    rows: Sequence[Sequence[str]],
-    left_out: int = 0,
-) -> Rows:
-    header, numbers = columns
-    return Rows(title, header, numbers, rows, left_out)
-
-
-def _chart(
-    title: str, values: Sequence[float], names: Sequence[str], text: Callable[[float], str]
-) -> Chart:
-    values, names = values[-MOST_BARS:], names[-MOST_BARS:]
-    most = max(values, default=0.0)
-    bars = []
-    for place, (value, name) in enumerate(zip(values, names, strict=True)):
-        height = max(round(_CHART_HEIGHT * value / most, 1), 1.0) if most > 0 else 1.0
-        told = f"{name}, {title.lower()} {text(value)}"
-        bars.append(Bar(place * _BAR, _CHART_HEIGHT - height, height, told))
-    newest = f", newest {text(values[-1])}" if values else ""
-    label = f"{title} of the last {len(values)}: at most {text(most)}{newest}"
-    return Chart(title, label, max(len(values), 40) * _BAR, _CHART_HEIGHT, bars)
-
-
-def _percentiles(values: Sequence[float]) -> list[tuple[str, float]]:
-    """The nearest ranks; nothing of nothing."""
-    ranked = sorted(values)
-    shares = (("median", 0.5), ("p95", 0.95), ("p99", 0.99), ("most", 1.0))
-    last = len(ranked)
-    return [(name, ranked[math.ceil(share * last) - 1]) for name, share in shares if ranked]
-
-
-def _size(size: int | None) -> str:
-    return "" if size is None else size_text(size)
-
-
-def _moment(moment: datetime | None) -> str:
-    return moment.isoformat(sep=" ", timespec="seconds") if moment else ""
-
-
-def _or(number: int | None) -> str:
-    return "" if number is None else f"{number:,}"
+def _restorable(record: CheckpointRecord, clean: Clean) -> Sequence[str]:
+    name = f"chk-{record.checkpoint_id}"
+    savepoint = record.kind == "Savepoint"
+    return (
+        f"savepoint {record.checkpoint_id}" if savepoint else name,
+        record.kind.lower(),
+        f"{record.epoch:,}",
+        moment_text(record.completed_at),
+        size_text(record.bytes_total),
+        f"--restore {clean(record.url) if savepoint else name}",
+    )

@@ -1,5 +1,6 @@
 """`moorage report`, `moorage ui`, and the page of `moorage run`."""
 
+import re
 import socket
 import sys
 from contextlib import nullcontext
@@ -19,8 +20,10 @@ def test_a_report_of_a_store_is_one_file(moorage, directory, tmp_path):
     status, out, _ = moorage("report", directory, "-o", path)
     assert (status, out.strip()) == (0, str(path))
     html = path.read_text()
-    assert "chk-3" in html
-    assert "chk-2" in html
+    assert "<td>--restore chk-3</td>" in html
+    assert "<td>--restore chk-2</td>" in html
+    assert "<dt>Restore point</dt><dd>chk-3 at epoch" in html
+    assert re.search(r"<td>\d+ to \d+</td><td class=\"number\">[\d.]+ K?i?B</td>", html)
 
 
 def test_a_report_that_cannot_be_written_is_a_clear_error(moorage, directory, tmp_path):

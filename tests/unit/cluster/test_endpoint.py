@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from moorage_testing.jobs import wait_until
 from moorage_testing.tls import NAME, authority, mount
 
-from moorage.cluster.endpoint import MAX_BODY_BYTES, MAX_LOOKUP_BYTES
-from moorage.driver.lookup_requests import LookupRequest
+from moorage.cluster.endpoint import MAX_BODY_BYTES
+from moorage.driver.lookup_requests import MOST_BYTES, LookupRequest
 from moorage.driver.lookups import JobNotRunning, StateMoving
 from moorage.driver.requests import (
     CheckpointRequest,
@@ -685,7 +685,7 @@ def test_a_look_up_without_an_answer_says_why(asked, error, status, code):
         ("GET", "/state/counts?key=a&key2=b", None, 400),
         ("POST", "/state/counts", b"[]", 400),
         ("POST", "/state/counts", b'{"keys": []}', 400),
-        ("POST", "/state/counts", b" " * (MAX_LOOKUP_BYTES + 1), 413),
+        ("POST", "/state/counts", b" " * (MOST_BYTES + 1), 413),
         ("DELETE", "/state/counts", None, 405),
     ],
 )

@@ -12,10 +12,13 @@ import pytest
 from moorage.driver.types import JobProgress
 from moorage.driver.views import CheckpointRecord, FailureView, OddRows
 from moorage.offline.listing import CheckpointRow, Listing
-from moorage.page.history import EPOCHS, FAILURES, RunHistory
+from moorage.page.charts import MOST_BARS, percentile
+from moorage.page.history import EPOCHS, PROBLEMS, RunHistory
+from moorage.page.parts import MOST_ROWS
 from moorage.page.render import drawn_store, rendered
 from moorage.page.server import PageServer
-from moorage.page.views import MOST_BARS, MOST_ROWS, page_of_run, page_of_store
+from moorage.page.store_views import page_of_store
+from moorage.page.views import page_of_run
 from moorage.redaction import Redactor
 from moorage_state.errors import StoreUnavailable, UserError
 
@@ -56,7 +59,7 @@ def test_a_run_shows_its_epochs_checkpoints_and_odd_rows():
         odd=OddRows(late=7, null_keys=3),
     )
     html = html_of(run_of(progress, epochs=4))
-    assert "epoch 4: 250 ms, 1,000 rows" in html
+    assert "epoch 4: 1,000 rows, duration 250 ms" in html
     assert "<td>in progress</td>" in html
     assert "<dt>Late rows</dt><dd>7</dd>" in html
     assert "<dt>Null keys</dt><dd>3</dd>" in html
@@ -66,10 +69,11 @@ def test_percentiles_are_nearest_ranks_of_completed_checkpoints():
     failed = record(900, "Failed")
     progress = JobProgress(checkpoints=(failed, *(record(n) for n in range(100, 0, -1))))
     page = page_of_run(run_of(progress).facts(), NOW, str)
-    pairs = dict(next(s for s in page.sections if s.anchor == "checkpoints").pairs)
-    assert pairs["Duration, median"] == "5.0 s"
-    assert pairs["Duration, p95"] == "9.5 s"
-    assert pairs["Duration, most"] == "10.0 s"
+    figures, _history = next(s for s in page.sections if s.anchor == "checkpoints").tables
+    assert figures.header[1:] == ("least", "mean", "p50", "p90", "p95", "p99", "most")
+    duration = ("Duration", "100 ms", "5.0 s", "5.0 s", "9.0 s", "9.5 s", "9.9 s", "10.0 s")
+    assert figures.rows[0] == duration
+    assert percentile([3.0], 0.01) == 3.0
 
 
 def test_before_anything_has_happened_the_page_says_so():
@@ -84,7 +88,7 @@ def test_what_others_wrote_is_escaped_wherever_it_is_shown():
     )
     for html in (
         html_of(run_of(progress, name=EVIL)),
-        rendered(page_of_store(stored(1, problem=EVIL), NOW, str)),
+        rendered(page_of_store(stored(1, problem=EVIL), None, NOW, str)),
     ):
         assert "&lt;script&gt;alert(1)" in html
         assert "<script>alert" not in html
@@ -102,7 +106,7 @@ def test_secrets_are_masked_in_every_text_of_the_page():
 
 
 def test_the_page_needs_nothing_else():
-    html = rendered(page_of_store(stored(3), NOW, str))
+    html = rendered(page_of_store(stored(3), None, NOW, str))
     assert not re.search(r"(?:src|href)=\"(?!#|data:,)", html)
     assert "<script" not in html
 
@@ -113,13 +117,14 @@ def test_memory_is_bounded_however_long_the_run():
         history(JobProgress(epochs=number, last_failure=FailureView("x", str(number))))
     facts = history.facts()
     assert len(facts.epochs) == EPOCHS
-    assert [f.message for f in facts.failures] == [str(n) for n in range(999, 999 - FAILURES, -1)]
+    newest = range(999, 999 - PROBLEMS, -1)
+    assert [one.message for one in facts.problems] == [str(n) for n in newest]
 
 
 def test_ten_thousand_checkpoints_are_drawn_as_the_newest():
-    html = rendered(page_of_store(stored(10_000), NOW, str))
-    assert html.count("<rect") == MOST_BARS
-    assert f"{10_000 - MOST_ROWS} older ones are not shown." in html
+    html = rendered(page_of_store(stored(10_000), None, NOW, str))
+    assert html.count("<rect") == 2 * MOST_BARS
+    assert f"{10_000 - MOST_ROWS} more are not shown." in html
     assert ">10000</td>" in html
     assert len(html) < 150_000
 

@@ -1,0 +1,185 @@
+"""Looks at the page in a real browser: `make browser`.
+
+Opens it with Chromium in light and dark, wide and as wide as a phone, lets axe-core judge each
+view, and leaves screenshots. Ends with status 1 where axe-core finds anything. The page is that of
+a made-up run, or of what is served at the URL that is named.
+
+Needs `chromium` (Debian: apt-get install chromium) and `npm`, which gets axe-core.
+"""
+
+import argparse
+import asyncio
+import base64
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientSession, ClientWebSocketResponse
+
+from moorage.driver.lookups import StateLookups
+from moorage.page.render import drawn_run
+from moorage.page.server import PageServer
+
+ROOT = Path(__file__).parents[1]
+AXE = "axe-core@4.14.1"
+_START_SECONDS = 30.0
+_VIEWS = tuple(itertools.product(("light", "dark"), (("wide", 1280), ("phone", 390))))
+_WIDER = """[...document.querySelectorAll("body *:not(.wide *):not(.skip)")]
+  .filter(one => one.getBoundingClientRect().right > WIDTH + 1)
+  .map(one => one.tagName + "#" + one.id).slice(0, 5)"""
+_RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+
+
+class Tab:
+    """A tab of the browser, spoken to by its debugging protocol."""
+
+    def __init__(self, socket: ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+
+    async def call(self, method: str, **params: Any) -> Any:
+        """One command, and its result."""
+        number = next(self._numbers)
+        await self._socket.send_json({"id": number, "method": method, "params": params})
+        async for message in self._socket:
+            answer = json.loads(message.data)
+            if answer.get("id") == number:
+                if "error" in answer:
+                    raise SystemExit(f"browser: {method}: {answer['error']['message']}")
+                return answer["result"]
+        raise SystemExit("browser: it has ended")
+
+    async def run(self, script: str) -> Any:
+        """What a script yields."""
+        found = await self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
+        if "exceptionDetails" in found:
+            raise SystemExit(f"browser: {found['exceptionDetails']}")
+        return found["result"].get("value")
+
+
+def axe_source() -> str:
+    """The text of axe-core, from npm's cache or its registry."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["npm", "pack", "--silent", "--prefer-offline", AXE]
+        done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+        with tarfile.open(Path(folder) / done.stdout.strip().splitlines()[-1]) as package:
+            found = package.extractfile("package/axe.min.js")
+            if found is None:
+                raise SystemExit(f"browser: no axe.min.js in {AXE}")
+            return found.read().decode()
+
+
+@asynccontextmanager
+async def browser() -> AsyncIterator[Tab]:
+    """A browser with one empty tab."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        raise SystemExit("browser: there is none; apt-get install chromium")
+    with tempfile.TemporaryDirectory() as profile:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--remote-debugging-port=0",
+            f"--user-data-dir={profile}",
+            "about:blank",
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            port = Path(profile) / "DevToolsActivePort"
+            await asyncio.to_thread(_wait_for, port)
+            address = f"http://127.0.0.1:{port.read_text().splitlines()[0]}/json/list"
+            async with ClientSession() as session:
+                async with session.get(address) as answer:
+                    tabs = await answer.json()
+                url = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
+                async with session.ws_connect(url, max_msg_size=64 << 20) as socket:
+                    yield Tab(socket)
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+def _wait_for(port: Path) -> None:
+    until = time.monotonic() + _START_SECONDS
+    while not (port.exists() and "\n" in port.read_text()):
+        if time.monotonic() > until:
+            raise SystemExit("browser: it does not start")
+        time.sleep(0.1)
+
+
+@contextmanager
+def served(url: str | None) -> Iterator[str]:
+    """The address to look at: the one that was named, or that of a made-up run."""
+    if url is not None:
+        yield url
+        return
+    sys.path.append(str(ROOT / "tests" / "support"))
+    from moorage_testing.page_samples import sample_run
+
+    draw = partial(drawn_run, sample_run(), str)
+    server = PageServer(draw, port=0, lookups=StateLookups())
+    try:
+        yield server.url
+    finally:
+        server.close()
+
+
+async def look(url: str, out: Path) -> int:
+    """Every view of the page; how many things axe-core found."""
+    axe, count = axe_source(), 0
+    async with browser() as tab:
+        await tab.call("Page.enable")
+        for theme, (name, width) in _VIEWS:
+            scheme = [{"name": "prefers-color-scheme", "value": theme}]
+            await tab.call("Emulation.setEmulatedMedia", features=scheme)
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+            await tab.call("Emulation.setDeviceMetricsOverride", **size)
+            await tab.call("Page.navigate", url="about:blank")  # else only its fragment is new
+            await tab.call("Page.navigate", url=url)
+            await tab.run("new Promise(done => setTimeout(done, 500))")
+            shot = await tab.call("Page.captureScreenshot", captureBeyondViewport=True)
+            (out / f"page-{name}-{theme}.png").write_bytes(base64.b64decode(shot["data"]))
+            await tab.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+            await tab.run(axe)
+            told = await tab.run(f"axe.run(document, {json.dumps(_RULES)}).then(JSON.stringify)")
+            wide = await tab.run(_WIDER.replace("WIDTH", str(width)))
+            found = json.loads(told)["violations"]
+            for one in found:
+                places = ", ".join(str(node["target"]) for node in one["nodes"][:5])
+                print(f"{theme} {name}: {one['id']} ({one['impact']}): {one['help']}: {places}")
+            if wide:
+                print(f"{theme} {name}: wider than the window: {wide}")
+            count += len(found) + len(wide)
+    return count
+
+
+def main() -> int:
+    """Look at all of it; 1 if something is wrong with it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("url", nargs="?", help="of a page that is served; else a made-up run")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "browser")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    with served(given.url) as url:
+        count = asyncio.run(look(url, given.out))
+    print(f"{count} findings; screenshots in {given.out}")
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""A run with everything in it that its page can show; for tests, and for a look at it."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from moorage.driver.types import JobProgress
+from moorage.driver.views import (
+    CheckpointRecord,
+    CheckpointView,
+    EpochPhases,
+    FailureView,
+    GraphView,
+    NodeView,
+    OddRows,
+    QueryableView,
+    ServerPart,
+    SubtaskView,
+)
+from moorage.page.history import RunHistory
+
+AT = datetime(2026, 11, 23, 12, tzinfo=UTC)
+
+GRAPH = GraphView(
+    (
+        NodeView("source", "clicks", "kafka"),
+        NodeView("transform", "clicks", "only_real"),
+        NodeView("source", "payments", "json /data/in/payments"),
+        NodeView("operator", "sessions", "Sessions by user"),
+        NodeView("operator", "join", "JoinPaymentsWithTheirSessions by user, order"),
+        NodeView("sink", "files", "FileSink"),
+        NodeView("sink", "late", "KafkaSink"),
+    ),
+    ((0, 1, ""), (1, 3, ""), (2, 4, "broadcast"), (3, 4, ""), (4, 5, ""), (3, 6, "late rows")),
+)
+
+
+def subtasks(epoch: int) -> tuple[SubtaskView, ...]:
+    """After so many epochs; subtask 0 has twice the rows of the others."""
+    return tuple(
+        SubtaskView(
+            uid,
+            i,
+            (32 * i, 32 * i + 31),
+            f"10.0.0.{i % 2}:7077",
+            rows_in=epoch * (2000 if i == 0 else 1000),
+            rows_out=epoch * 900,
+            timers_fired=epoch * 3,
+            late=epoch if uid == "sessions" else 0,
+            null_keys=2,
+            busy_seconds=epoch * (0.9 if i == 0 and uid == "join" else 0.3),
+            last_seconds=0.3,
+            state_bytes=(i + 1) << 20,
+        )
+        for uid in ("sessions", "join")
+        for i in range(4)
+    )
+
+
+def checkpoint(number: int, state: str = "Completed", kind: str = "Checkpoint") -> CheckpointRecord:
+    """One that took longer the later it was; two servers wrote it."""
+    record = CheckpointRecord(
+        number,
+        kind,  # type: ignore[arg-type]  # one of the two words
+        state,  # type: ignore[arg-type]  # one of the three words
+        AT + timedelta(seconds=10 * number),
+    )
+    if state == "Failed":
+        failure = FailureView("CHECKPOINT_EXPIRED", "Checkpoint expired before completing.")
+        return replace(record, failure=failure, duration_seconds=600.0)
+    if state == "InProgress":
+        return record
+    ranges = tuple(("join", 32 * i, (i + 1) << 20) for i in range(4))
+    return replace(
+        record,
+        completed_at=record.triggered_at + timedelta(seconds=2),
+        duration_seconds=1.0 + number / 10,
+        bytes_total=40 << 20,
+        bytes_uploaded=number << 18,
+        objects_written=6,
+        epoch=10 * number,
+        url=f"s3://state/savepoints/sp-{number}" if kind == "Savepoint" else f"chk-{number}",
+        pause_seconds=0.02,
+        upload_seconds=0.7,
+        parts=(
+            ServerPart("10.0.0.0:7077", 0.7, 3, 3 << 20, ranges[:2]),
+            ServerPart("10.0.0.1:7077", 0.4, 3, 2 << 20, ranges[2:]),
+        ),
+    )
+
+
+def sample_run(epochs: int = 40) -> RunHistory:
+    """A history that has heard of so many epochs, one a second."""
+    clock = [0.0]
+    history = RunHistory("clicks-per-session", lambda: clock[0], lambda: AT)
+    newest = checkpoint(9)
+    progress = JobProgress(
+        phase="running",
+        parallelism=4,
+        max_parallelism=128,
+        rows_per_second=5000.0,
+        rows_total=5000 * epochs,
+        state_bytes=40 << 20,
+        restored_from="chk-7",
+        rewinds=1,
+        message="going back to the last checkpoint: an executor was lost",
+        odd=OddRows(late=40, null_keys=4, bad_times=1),
+        graph=GRAPH,
+        checkpoints=(
+            checkpoint(12, "InProgress"),
+            checkpoint(11, "Failed"),
+            checkpoint(10, kind="Savepoint"),
+            *(checkpoint(n) for n in range(9, 0, -1)),
+        ),
+        completed_checkpoints=9,
+        failed_checkpoints=1,
+        last_failure=FailureView("CHECKPOINT_EXPIRED", "Checkpoint expired before completing."),
+        last_checkpoint=CheckpointView(9, 90, newest.triggered_at, 40 << 20, 9 << 18, 1.9),
+        queryable=(QueryableView("counts", "sessions/count, value of long, by string"),),
+        configuration=(("Checkpoints every", "10.0 s"), ("Kept", "the newest 3")),
+    )
+    for number in range(1, epochs + 1):
+        clock[0] += 1.0
+        seconds = 0.6 + 0.3 * (number % 5 == 0)
+        phases = EpochPhases(0.2, 0.05, 0.2, seconds - 0.35, 0.05, 0.05)
+        history(
+            replace(
+                progress,
+                epochs=number,
+                epoch=number,
+                epoch_seconds=seconds,
+                epoch_rows=5000,
+                epoch_phases=phases,
+                subtasks=subtasks(number),
+            )
+        )
+    return history
