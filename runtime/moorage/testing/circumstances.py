@@ -9,7 +9,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from ctypes import py_object, pythonapi
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, NamedTuple
@@ -68,17 +68,17 @@ def another_day() -> Iterator[None]:
 
     Wall clocks only: the others tell another time in each attempt by themselves.
     """
-    shifted = {real: _shifted(real) for real in _clocks()}
+    shifted = {id(real): _shifted(real) for real in _clocks()}
     names = [
         (vars(module), name, value)
         for module in _modules()
         for name, value in list(vars(module).items())
         # By what it is, not by its name: `from time import time as now`.
-        if id(value) in {id(real) for real in shifted}
+        if id(value) in shifted
     ]
     try:
         for namespace, name, real in names:
-            namespace[name] = shifted[real]
+            namespace[name] = shifted[id(real)]
         with _datetime_shifted():
             yield
     finally:
@@ -119,10 +119,9 @@ def _modules() -> Iterator[Any]:
     for name, module in list(sys.modules.items()):
         package = name.partition(".")[0]
         standard = package in sys.stdlib_module_names and name != "__main__"
-        if module is time or not (standard or package in _OURS):
-            with suppress(TypeError):
-                vars(module)
-                yield module
+        theirs = not (standard or package in _OURS)
+        if module is time or (theirs and hasattr(module, "__dict__")):
+            yield module
 
 
 @contextmanager
@@ -164,14 +163,14 @@ def one_instance_a_row(pickled: bytes) -> KeyedProcessFunction:
     def called(name: str) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
             mine: Any = cloudpickle.loads(pickled)
-            try:
+            with ExitStack() as stack:
+                stack.callback(mine.close)
                 mine.open(contexts[0])
                 mine.open_epoch(contexts[0])
                 made = getattr(mine, name)(*given)
-                # Generators run while the instance is open.
-                return list(made) if isinstance(made, Iterator) else made
-            finally:
-                mine.close()
+                if isinstance(made, Iterator):
+                    return _closed_after(made, stack.pop_all())
+                return made
 
         return call
 
@@ -182,6 +181,12 @@ def one_instance_a_row(pickled: bytes) -> KeyedProcessFunction:
             setattr(function, name, called(name))
     one: KeyedProcessFunction = function
     return one
+
+
+def _closed_after(made: Iterator[Any], stack: ExitStack) -> Iterator[Any]:
+    """What a generator makes, whose instance is open while it runs."""
+    with stack:
+        yield from made
 
 
 def _nothing(*_: Any) -> None:

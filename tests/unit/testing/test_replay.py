@@ -18,6 +18,7 @@ import pytest
 from moorage import (
     KeyedBatchFunction,
     KeyedProcessFunction,
+    OutputTag,
     ProcessWindowFunction,
     Session,
     Tumbling,
@@ -354,6 +355,30 @@ def test_windows_pass(window):
         ]
 
 
+ODD = OutputTag("odd", "n long")
+
+
+class SendsBothWays(KeyedProcessFunction):
+    """Rows of a side output in two ways, and fields that are gone once it is closed."""
+
+    def open(self, ctx):
+        self.n = 1
+
+    def process(self, row, ctx):
+        yield ODD, (self.n,)
+        ctx.output(ODD, (self.n + 1,))
+        yield ODD, (self.n + 2,)
+
+    def close(self):
+        del self.n
+
+
+def test_rows_of_a_side_output_keep_their_order():
+    with KeyedHarness(SendsBothWays(), STREAM, "user", "n long", side_outputs=[ODD]) as one:
+        assert one.crash_and_replay(ROWS[0]) == []
+        assert one.side_output(ODD) == [(1,), (2,), (3,)]
+
+
 class Expires(KeyedProcessFunction):
     """Fails from the day on that it holds good for."""
 
@@ -395,6 +420,10 @@ def test_state_and_timers_that_differ_are_told_with_key_and_name():
         one.process(("a", 1, 1))
         with pytest.raises(NotDeterministic, match=r"key='a' state=seen first=\d+ again=\d+;"):
             one.crash_and_replay(("a", 1, 1))
+        # What the attempts staged is forgotten, and the harness goes on.
+        seen = one.state("seen", "a")
+        assert one.process(("b", 1, 1)) == []
+        assert (one.state("seen", "a"), sorted(one.keys())) == (seen, ["a", "b"])
     with pytest.raises(NotDeterministic, match=r"key='a' of=timers first=.* again="):
         replayed(Sometimes(), ROWS[:1], "user string", event_time="at")
 
