@@ -7,11 +7,12 @@ which `strict: true` makes an error. mkdocs calls the `on_` functions, by mkdocs
 mkdocs a test holds the links of all pages.
 """
 
+import json
 import logging
 import posixpath
 import re
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ INFO = re.compile(r"^( *`{3,}[a-z]+) [^\n`]*$", re.MULTILINE)
 # What a browser would fetch from elsewhere to show a page.
 FETCHED = re.compile(r"<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=\"?(https?:[^\s\">]+)")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".lua": "lua", ".json": "json", ".sh": "sh"}
+SHOWN = {*LANGUAGES, ".ipynb", ".md", ".txt"}  # of a folder
 log = logging.getLogger("mkdocs.hooks.site_pages")
 
 
@@ -44,9 +46,9 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
     seen = set(waiting)
     while waiting:
         source = waiting.pop()
-        if not source.endswith(".md"):
+        if not source.endswith(".md") and not (ROOT / source).is_dir():
             continue
-        for found in linked(source, (ROOT / source).read_text()):
+        for found in linked(source, listing(source)):
             if found in seen or found.startswith(DOCS) or not (ROOT / found).exists():
                 continue
             seen.add(found)
@@ -109,8 +111,15 @@ def listing(path: str) -> str:
     if path.endswith(".md"):
         return place.read_text()
     if place.is_dir():
-        text = "\n".join(sorted(child.name for child in place.iterdir() if child.name[0] != "_"))
-    else:
-        text = place.read_text()
-    language = LANGUAGES.get(PurePosixPath(path).suffix, "text")
-    return f"# {path}\n\n``````{language}\n{text.rstrip()}\n``````\n"
+        names = sorted(child.name for child in place.iterdir() if child.suffix in SHOWN)
+        return f"# {path}\n\n" + "".join(f"- [{n}]({place.name}/{n})\n" for n in names)
+    if place.suffix == ".ipynb":
+        cells = json.loads(place.read_text())["cells"]
+        return "\n\n".join(_cell("".join(one["source"]), one["cell_type"]) for one in cells)
+    language = LANGUAGES.get(place.suffix, "text")
+    return f"# {path}\n\n``````{language}\n{place.read_text().rstrip()}\n``````\n"
+
+
+def _cell(text: str, kind: str) -> str:
+    """One of a notebook's; its code as what it is."""
+    return text if kind == "markdown" else f"``````python\n{text}\n``````"

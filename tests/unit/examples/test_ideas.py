@@ -1,0 +1,185 @@
+"""Examples of one idea each: run as whole jobs without Spark, or as a person would."""
+
+import importlib
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from moorage.state import read
+from moorage.testing import KeyedHarness, run_job
+from moorage_api.manifest import parse_manifest
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+IDEAS = ["bootstrap", "dedup", "fraud", "rules", "schema_change", "scoring", "sessions"]
+MINUTE = 60_000
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """Imports a module of an example, which finds those beside it."""
+    before = set(sys.modules)
+
+    def load(folder, name="job"):
+        monkeypatch.syspath_prepend(str(EXAMPLES / folder))
+        return importlib.import_module(name)
+
+    yield load
+    for name in set(sys.modules) - before:
+        if str(EXAMPLES) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def at(ms):
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def test_clicks_with_short_pauses_are_one_visit_in_the_order_of_time(example):
+    clicks = [
+        ("ann", "/", at(0)),
+        ("ann", "/buy", at(20 * MINUTE)),
+        ("ann", "/cart", at(10 * MINUTE)),
+        ("ann", "/", at(60 * MINUTE)),
+        ("bob", "/", at(5 * MINUTE)),
+    ]
+    found = run_job(example("sessions").build, {"clicks": clicks}, args=["in", "out"])["out"]
+    assert sorted(found) == [
+        ("ann", 0, ["/", "/cart", "/buy"]),
+        ("ann", 60 * MINUTE, ["/"]),
+        ("bob", 5 * MINUTE, ["/"]),
+    ]
+
+
+def test_a_copy_of_a_payment_goes_aside_until_a_day_is_over(example):
+    job = example("dedup")
+    found = run_job(job.build, {"payments": [("a", 1), ("b", 2), ("a", 1)]}, args=["in", "out"])
+    assert sorted(found["payments-out"]) == [("a", 1), ("b", 2)]
+    assert found["copies-out"] == [("a", 1)]
+    with KeyedHarness(
+        job.First(), job.PAYMENT, "id", job.PAYMENT, side_outputs=[job.COPIES]
+    ) as first:
+        first.process(("a", 1))
+        first.set_processing_time(25 * 60 * MINUTE)
+        assert first.process(("a", 1)) == [("a", 1)]
+
+
+@pytest.mark.parametrize(("later", "alerts"), [(59_000, 1), (60_001, 0)])
+def test_a_large_payment_soon_after_a_small_one_is_told(example, later, alerts):
+    payments = [("card", 0.5, at(0)), ("card", 600.0, at(later)), ("card", 700.0, at(later + 1))]
+    found = run_job(example("fraud").build, {"payments": payments}, args=["in", "out"])
+    assert found["alerts"] == [("card", 600.0, 0)][:alerts]
+
+
+def test_the_small_payment_is_forgotten_by_its_timer(example):
+    job = example("fraud")
+    with KeyedHarness(job.TriedFirst(), job.PAYMENTS, "card", job.ALERT, event_time="at") as cards:
+        cards.process(("card", 0.5, at(0)))
+        assert cards.keys()
+        cards.process_watermark(MINUTE)
+        assert not cards.keys()
+
+
+def test_rules_come_change_and_go_while_payments_do(example):
+    pay = [("ann", "FR", 50)]
+    epochs = [{"rules": rules, "payments": pay} for rules in ([], [("FR", 40)], [("FR", None)])]
+    found = run_job(example("rules").build, epochs, args=["payments", "rules", "out"])
+    assert found["out"] == [("ann", "FR", 50, 40)]
+
+
+def test_state_of_the_last_release_is_read_by_this_one(example):
+    before, after = example("schema_change", "job_before"), example("schema_change")
+    output = "sensor string, n int"
+    with KeyedHarness(
+        before.Readings(), "sensor string, value double", "sensor", output
+    ) as harness:
+        harness.process(("a", 3.5), ("a", 1.5))
+        kept = harness.snapshot()
+    output = "sensor string, n long, most double"
+    with KeyedHarness(
+        after.Readings(), "sensor string, value double", "sensor", output, restore=kept
+    ) as harness:
+        assert harness.process(("a", 2.0)) == [("a", 3, 2.0)]
+    rows = {"readings": [("a", 2.0), ("a", 1.0)]}
+    assert run_job(before.build, rows, args=["in", "out"])["out"] == [("a", 1), ("a", 2)]
+    assert run_job(after.build, rows, args=["in", "out"])["out"] == [("a", 1, 2.0), ("a", 2, 2.0)]
+
+
+def test_the_model_is_loaded_once_however_many_epochs_there_are(example, monkeypatch):
+    job = example("scoring")
+    loaded = []
+
+    model: Any = job.Model
+
+    class Counted(model):  # type: ignore[misc]  # the example's
+        def __init__(self, path):
+            loaded.append(path)
+            super().__init__(path)
+
+    monkeypatch.setattr(job, "Model", Counted)
+    epochs = [{"payments": [("ann", 400.0)]} for _ in range(3)]
+    found = run_job(job.build, epochs, args=["in", "model.json", "out"], parallelism=1)
+    assert [round(row.score, 3) for row in found["out"]] == [0.5, 0.378, 0.269]
+    assert loaded == [EXAMPLES / "scoring" / "model.json"]
+
+
+@pytest.fixture
+def savepoint(example, tmp_path, monkeypatch):
+    """What bootstrap.py makes of a table of three accounts."""
+    monkeypatch.chdir(tmp_path)
+    table = pa.table({"account": ["ann", "bob", "eve"], "balance": [120, 7, 300]})
+    pq.write_table(table, "balances.parquet")
+    assert (
+        example("bootstrap", "bootstrap").bootstrap("balances.parquet", "savepoints/initial") == 3
+    )
+    return "savepoints/initial"
+
+
+def test_a_table_becomes_the_state_that_the_job_asks_for(example, savepoint):
+    job = example("bootstrap")
+    found = read(savepoint, job.UID, job.BALANCE.name)
+    assert sorted(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True)) == [
+        ("ann", 120),
+        ("bob", 7),
+        ("eve", 300),
+    ]
+    paid = {"payments": [("ann", 5), ("new", 1)]}
+    assert sorted(run_job(job.build, paid, args=["in", "out"])["out"]) == [("ann", 5), ("new", 1)]
+
+
+def test_duckdb_reads_a_savepoint(example, savepoint):
+    query = example("savepoints", "query")
+    assert query.largest(savepoint, "accounts", "balance", 2) == [("eve", 300), ("ann", 120)]
+    assert sum(n for _, n in query.by_key_group(savepoint, "accounts", "balance")) == 3
+
+
+@pytest.mark.usefixtures("savepoint")
+def test_the_notebook_runs_and_draws(capsys):
+    mpl.use("agg")
+    plt = importlib.import_module("matplotlib.pyplot")
+    notebook = json.loads((EXAMPLES / "savepoints" / "plot.ipynb").read_text())
+    names: dict[str, object] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            exec("".join(cell["source"]), names)  # noqa: S102  our own notebook
+    assert "accounts balance value bigint" in capsys.readouterr().out
+    assert [axis.get_title() for axis in plt.gcf().axes] == [
+        "accounts/balance",
+        "keys by key group",
+    ]
+    plt.close("all")
+
+
+@pytest.mark.parametrize("folder", IDEAS)
+def test_the_manifest_beside_a_job_is_good_and_names_it(folder):
+    text = (EXAMPLES / folder / "job.yaml").read_bytes()
+    job = parse_manifest(text, folder)
+    assert (EXAMPLES / folder / job.spec.application.main_file).is_file()
+    assert job.metadata.name == yaml.safe_load(text)["metadata"]["name"] == folder.replace("_", "-")
