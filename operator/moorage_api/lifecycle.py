@@ -49,8 +49,8 @@ class Upgrade(Model):
     """An older last checkpoint is renewed first if the job is healthy."""
 
     preflight: bool = False
-    """Whether image and configuration are tried before the old version is stopped; no effect in
-    this release, which says so."""
+    """Whether a pod of the new version tries itself before the old one is stopped: image,
+    manifest, job file and graph, restore point. What fails is given up, and the old one runs on."""
 
     rollback: Rollback = Rollback()
     """Going back."""

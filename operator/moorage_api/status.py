@@ -154,7 +154,9 @@ class Reconciliation(Report):
     running_revision: str = ""
     """The last one whose stream ran."""
     rejected_spec_hash: str = ""
-    """A spec that was rolled back and is not tried again."""
+    """A spec that was given up and is not tried again."""
+    rejected_message: str = ""
+    """Why, where there is more to say than that."""
     rejected_generation: int = 0
     """The generation that had it last: hashes of another release are other ones."""
     restore_nonce: int = 0

@@ -65,9 +65,6 @@ def without_effect(spec: JobSpec) -> Iterator[Problem]:
     out of a manifest does not take it away.
     """
     rollback = spec.upgrade.rollback
-    if spec.upgrade.preflight:
-        reason = "is true, and this release tries nothing before it stops the old version"
-        yield Problem("spec.upgrade.preflight", reason, "set it to false")
     if rollback.enabled:
         reason = (
             "is true, and this release does not roll back: a new version that does not get ready "

@@ -71,15 +71,16 @@ class StoreTask:
     id: str  # deterministic; the same id is the same store task
     # Inspect the lineage, Verify a snapshot, Copy one (what takes long, and a pod always does),
     # Delete a snapshot's data, Release the lineage, DeleteLineage (all of the checkpoint
-    # directory's objects, by what the log names)
-    kind: Literal["Inspect", "Verify", "Copy", "Delete", "Release", "DeleteLineage"]
-    path: str = ""  # the snapshot's address, for Verify, Copy and Delete
+    # directory's objects, by what the log names); Preflight of a version, always by a pod of it
+    kind: Literal["Inspect", "Verify", "Copy", "Delete", "Release", "DeleteLineage", "Preflight"]
+    # The snapshot's address, for Verify, Copy and Delete; for Preflight what is to be restored
+    path: str = ""
     # The manifest's, for Delete: another snapshot at the same address is left alone
     digest: str = ""
     # Who begins the snapshot, for Copy; who began it, for Delete: what that left without a manifest
     # goes too
     attempt: str = ""
-    source: str = ""  # of what Copy makes the snapshot
+    source: str = ""  # of what Copy makes the snapshot; `Empty` for Preflight of an empty start
 
 
 @dataclass(frozen=True, slots=True)

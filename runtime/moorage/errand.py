@@ -38,15 +38,15 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         request = decode_request(environ.get(REQUEST_ENV, ""))
     except UserError as error:
         refused = Answer(id="", state="Failed", code=error.code, message=str(error))
-        _write(environ, refused)
+        write_answer(environ, refused)
         return 2
     answer = run_store_task(request, open_store)
-    _write(environ, answer)
+    write_answer(environ, answer)
     return 0 if answer.state == "Completed" else 1
 
 
-def _write(environ: Mapping[str, str], answer: Answer) -> None:
-    """The kubelet takes the file as it is when the process has ended."""
+def write_answer(environ: Mapping[str, str], answer: Answer) -> None:
+    """Say what came of it: the kubelet takes the file as it is when the process has ended."""
     line = encode_answer(answer)
     _log.info("store task: %s", line)
     Path(environ.get(ANSWER_FILE_ENV, _ANSWER_FILE)).write_text(f"{line}\n")

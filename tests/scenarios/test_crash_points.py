@@ -131,7 +131,11 @@ OPERATIONS = {
     "deploy": Operation(nothing, lambda w: w.apply(), runs_as(1), 1),
     "recover": Operation(running, kill, runs_as(2), 2),
     "upgrade": Operation(
-        running, lambda w: w.edit(image="registry.example/clicks:2"), upgraded, 2, 1
+        running,
+        lambda w: w.edit(image="registry.example/clicks:2", upgrade={"preflight": True}),
+        upgraded,
+        2,
+        1,
     ),
     "rescale": Operation(
         running,

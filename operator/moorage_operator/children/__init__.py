@@ -104,7 +104,7 @@ def config_map(meta: Meta, spec: JobSpec, revision: str, order: StartOrder) -> O
         "kind": "ConfigMap",
         "metadata": made,
         "data": {
-            "job.yaml": _yaml(_job(meta, spec)),
+            "job.yaml": _yaml(job_document(meta, spec)),
             "start.json": _json({"format": order.format, **_said(order)}),
             "spark.json": _json(spark_settings(meta, spec, order)),
             "executor.yaml": _yaml(executor_template(meta, spec, revision, order.attempt)),
@@ -112,7 +112,8 @@ def config_map(meta: Meta, spec: JobSpec, revision: str, order: StartOrder) -> O
     }
 
 
-def _job(meta: Meta, spec: JobSpec) -> Object:
+def job_document(meta: Meta, spec: JobSpec) -> Object:
+    """The manifest as a driver is given it."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

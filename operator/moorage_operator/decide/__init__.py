@@ -24,7 +24,13 @@ from moorage_operator.decide.conditions import (
 from moorage_operator.decide.delete import delete
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import drop_strays
-from moorage_operator.decide.next_operation import bring_up, follow_rescale, idle, tell_edit
+from moorage_operator.decide.next_operation import (
+    bring_up,
+    follow_preflight,
+    follow_rescale,
+    idle,
+    tell_edit,
+)
 from moorage_operator.decide.observed import observe_attempt, rebuild
 from moorage_operator.decide.operations import leave_block
 from moorage_operator.decide.phase import message, phase
@@ -38,7 +44,7 @@ from moorage_operator.snapshots.triggers import stale, wanted
 from moorage_operator.world import JobWorld, Unreadable
 
 _STEPS: dict[OperationStep, Callable[[Draft], None]] = {
-    "Preflight": snapshotting,
+    "Preflight": follow_preflight,
     "Snapshotting": snapshotting,
     "Stopping": stopping,
     "Rescaling": follow_rescale,

@@ -14,6 +14,7 @@ from moorage_api.unsupported import without_effect
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import checkpoint_due, estranged, trouble
 from moorage_operator.decide.phase import PAUSED, is_suspended, slow_start, stuck, stuck_executor
+from moorage_operator.decide.preflight import preflight_text
 from moorage_operator.decide.specs import is_new_nonce, newest_name, policy, running_spec
 from moorage_operator.world import StoreView, Unreadable
 
@@ -29,6 +30,9 @@ WITHOUT_EFFECT = "FieldsWithoutEffect"
 
 
 _UNREACHABLE = "DriverUnreachable"
+
+_WHILE_IT_RUNS = ("Preflight", "Rescaling", "Verifying")
+"""Steps of operations that the stream runs through."""
 
 
 class _Said(NamedTuple):
@@ -72,7 +76,7 @@ def _ready(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     if draft.attempt.running_since is None:
         return _starting(draft)
     operation = draft.status.operation
-    if operation is not None and operation.step not in ("Rescaling", "Verifying"):
+    if operation is not None and operation.step not in _WHILE_IT_RUNS:
         return _Said("False", operation.type)
     if draft.attempt.missing_since is not None or draft.attempt.node_lost_since is not None:
         return _Said("False", "DriverLost", "the driver's pod or its node does not answer")
@@ -186,9 +190,12 @@ def _reconciled(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
         return _Said("False", "SpecInvalid", "the newest spec is wrong; see condition SpecValid")
     if status.reconciliation.rejected_spec_hash == draft.world.spec_hash:
         text = "this spec was given up; change it, or set the annotation moorage.dev/restart"
-        return _Said("False", "Rejected", text)
+        why = status.reconciliation.rejected_message
+        return _Said("False", "Rejected", f"{text}: {why}" if why else text)
     if status.blocked_reason:
         return _Said("False", status.blocked_reason, status.message)
+    if status.operation is not None and status.operation.step == "Preflight":
+        return _Said("False", "Preflight", preflight_text(draft))
     if status.operation is not None:
         return _Said("False", "OperationUnderWay", f"{status.operation.type} is under way")
     current = draft.attempt.revision == newest and not (draft.is_active and is_new_nonce(draft))

@@ -9,14 +9,17 @@ from moorage_operator.decide.draft import Draft, here
 from moorage_operator.decide.health import trouble
 from moorage_operator.decide.leaving import release_left
 from moorage_operator.decide.observed import REBUILT
-from moorage_operator.decide.operations import begin, block
+from moorage_operator.decide.operations import begin, block, end
+from moorage_operator.decide.preflight import preflight_task, preflight_view
 from moorage_operator.decide.recover import FailureKind, after_end, finish, restart
 from moorage_operator.decide.rescale import begin_rescale, is_interrupted, rescaling, take_back
 from moorage_operator.decide.restore_point import path_store_task
 from moorage_operator.decide.specs import (
     desired,
+    give_up,
     is_new_nonce,
     is_valid,
+    keep_revision,
     newest_name,
     policy,
     running_spec,
@@ -80,6 +83,49 @@ def follow_rescale(draft: Draft) -> None:
         take_back(draft)
 
 
+def follow_preflight(draft: Draft) -> None:
+    """The step Preflight: a pod of the new version tries itself, and the old one runs."""
+    operation = draft.operation
+    draft.wake(draft.config.busy_resync)
+    if draft.is_unmade or draft.attempt.outcome:
+        # Nothing runs that could be spared: what is next is a start like any other.
+        end(draft)
+    elif desired(draft) == "Suspended" or is_new_nonce(draft):
+        follow_edit(draft)
+    elif target(draft) == operation.target_revision:
+        _try_first(draft)
+    elif operation.reason == RESTART:
+        _upgrade(draft, operation.type, RESTART, operation.message)
+    else:
+        end(draft)
+        text = f"{operation.type} was taken back before anything was stopped"
+        draft.tell("Normal", "OperationCancelled", text, operation.id)
+
+
+def _try_first(draft: Draft) -> None:
+    operation, view = draft.operation, preflight_view(draft)
+    keep_revision(draft, operation.target_revision)
+    late = operation.deadline is not None and draft.reached(operation.deadline)
+    if view is not None and view.state == "Completed":
+        found = f"The new version could start: {view.result.get('text', '')}"
+        draft.tell("Normal", "PreflightPassed", found, operation.id)
+        _stop_for(draft, operation.type, operation.reason, operation.message)
+    elif late or (view is not None and _is_final(view)):
+        said = view.message if view is not None else ""
+        _refuse(draft, said or f"it did not end within {draft.config.start_timeout:.0f} s")
+    else:
+        draft.do(RunStoreTask(preflight_task(draft), operation.target_revision))
+
+
+def _refuse(draft: Draft, why: str) -> None:
+    """The new version is given up; what runs is as it was."""
+    operation, text = draft.operation, f"the new version failed its preflight: {why}"
+    give_up(draft, text)
+    end(draft)
+    more = "the old one runs on; change the spec, or set moorage.dev/restart to try again"
+    draft.tell("Warning", "PreflightFailed", f"{text}; {more}", operation.id)
+
+
 def tell_edit(draft: Draft) -> None:
     """Tell once what a new generation means for the spec that runs."""
     change = change_of(draft)
@@ -120,6 +166,19 @@ def _suspend(draft: Draft) -> None:
 
 
 def _upgrade(draft: Draft, kind: OperationType, reason: str, message: str) -> None:
+    spec = policy(draft)
+    if spec is None:
+        return
+    runs = draft.is_active and draft.attempt.running_since is not None
+    if spec.upgrade.preflight and runs and target(draft) not in ("", draft.attempt.revision):
+        deadline = draft.now + timedelta(seconds=draft.config.start_timeout)
+        begin(draft, kind, "Preflight", reason, message, deadline)
+        _try_first(draft)
+        return
+    _stop_for(draft, kind, reason, message)
+
+
+def _stop_for(draft: Draft, kind: OperationType, reason: str, message: str) -> None:
     spec = policy(draft)
     if spec is None:
         return

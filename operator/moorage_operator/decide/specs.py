@@ -14,6 +14,7 @@ from moorage_operator.plan import SaveRevision
 from moorage_operator.world import Revision
 
 _HASH = 10
+_LONGEST = 900
 _NODE_LOST = timedelta(minutes=2)
 
 
@@ -113,10 +114,13 @@ def _last_good(draft: Draft) -> Revision | None:
     return next((known[name] for name in wanted if name in known), None)
 
 
-def give_up(draft: Draft) -> None:
+def give_up(draft: Draft, why: str = "") -> None:
     """The newest spec is not tried again, until it is edited or a person asks for it."""
-    digest, generation = draft.world.spec_hash, draft.meta.generation
-    draft.put_reconciliation(rejected_spec_hash=digest, rejected_generation=generation)
+    draft.put_reconciliation(
+        rejected_spec_hash=draft.world.spec_hash,
+        rejected_generation=draft.meta.generation,
+        rejected_message=why[:_LONGEST],
+    )
 
 
 def renew_rejection(draft: Draft) -> None:
@@ -125,7 +129,7 @@ def renew_rejection(draft: Draft) -> None:
     if not done.rejected_spec_hash or not digest:
         return
     if done.rejected_spec_hash == digest or done.rejected_generation == draft.meta.generation:
-        give_up(draft)
+        give_up(draft, done.rejected_message)
 
 
 def _rejected(draft: Draft) -> bool:

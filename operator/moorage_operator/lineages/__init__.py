@@ -31,7 +31,8 @@ class ChosenLineages:
 
     async def run(self, job: JobRefs, store_task: StoreTask) -> StoreTaskView:
         """See `Lineages.run`."""
-        way = self.store_tasks if store_task.kind == "Copy" else self._way(job)
+        by_pod = store_task.kind in ("Copy", "Preflight")
+        way = self.store_tasks if by_pod else self._way(job)
         return await way.run(job, store_task)
 
     async def look(self, job: JobRefs, task_id: str) -> StoreTaskView | None:

@@ -5,12 +5,14 @@ again. Nothing is kept in memory. Pods that have answered are removed after a wh
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from moorage_api import JobSpec
+from moorage_api.sizing import driver_memory
+from moorage_operator.children import job_document
 from moorage_operator.children.names import ROLE_LABEL, labels, owner_reference
 from moorage_operator.children.pod_template import merged_pod
 from moorage_operator.children.pods import container_security, environment, pod_security
@@ -48,7 +50,8 @@ STORE_TASK_ENV = "MOORAGE_ERRAND"
 ID_ANNOTATION = "moorage.dev/errand"
 _DIRECTORY = "moorage.dev/errand-directory"
 _CONTAINER = "errand"
-_COMMAND = ("tini", "-s", "--", "python", "-m", "moorage.errand")
+PREFLIGHT_JOB_ENV = "MOORAGE_PREFLIGHT_JOB"
+_COMMAND = ("tini", "-s", "--", "python", "-m")
 _MEMORY = "512Mi"
 
 
@@ -98,23 +101,30 @@ def store_task_pod(job: JobRefs, request: StoreTaskRequest, seconds: int) -> Obj
             "activeDeadlineSeconds": seconds,
             "terminationGracePeriodSeconds": 5,
             "securityContext": pod_security(),
-            "containers": [_container(spec, request)],
+            "containers": [_container(job, request)],
         },
     }
     return merged_pod(ours, _template(spec.driver.pod_template))
 
 
-def _container(spec: JobSpec, request: StoreTaskRequest) -> Object:
-    order = {"name": STORE_TASK_ENV, "value": encode_request(request)}
+def _container(job: JobRefs, request: StoreTaskRequest) -> Object:
+    spec = job.spec
+    env = [*environment(spec), {"name": STORE_TASK_ENV, "value": encode_request(request)}]
+    module, memory = "moorage.errand", _MEMORY
+    if request.kind == "Preflight":
+        # What a driver has: it imports the job's program, and starts a Spark.
+        module, memory = "moorage.preflight", f"{driver_memory(spec.driver).total}Mi"
+        document = json.dumps(job_document(job.meta, spec))
+        env.append({"name": PREFLIGHT_JOB_ENV, "value": document})
     return {
         "name": _CONTAINER,
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
-        "command": list(_COMMAND),
-        "env": [*environment(spec), order],
+        "command": [*_COMMAND, module],
+        "env": env,
         "resources": {
-            "requests": {"cpu": "100m", "memory": _MEMORY},
-            "limits": {"memory": _MEMORY},
+            "requests": {"cpu": "100m", "memory": memory},
+            "limits": {"memory": memory},
         },
         "securityContext": container_security(),
         "terminationMessagePath": "/dev/termination-log",

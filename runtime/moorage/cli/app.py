@@ -292,6 +292,28 @@ def validate(
 
 
 @app.command()
+def preflight(
+    manifest: JobFile,
+    *,
+    restore: Annotated[
+        str | None,
+        typer.Option(metavar="chk-N|NAME|PATH", help="Begin from this checkpoint or savepoint."),
+    ] = None,
+) -> None:
+    """Try all that a start would before it takes hold of anything; beside a run, which goes on.
+
+    The job file is imported and its graph built, and what would be restored is read.
+    """
+    from moorage.driver.preflight import preflight as tried
+
+    job = checked_job(manifest, "local")
+    found = tried(job, manifest.absolute().parent, _restore_url(restore))
+    for warning in found.warnings:
+        _complain(warning)
+    typer.echo(f"{job.name} could start: {found.text}")
+
+
+@app.command()
 def version() -> None:
     """Print the versions of moorage and of what it runs on."""
     typer.echo(f"moorage {moorage.__version__}")

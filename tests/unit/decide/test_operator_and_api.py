@@ -346,7 +346,6 @@ def test_a_pod_monitor_is_asked_for_while_it_is_wanted_and_removed_after():
 @pytest.mark.parametrize(
     ("asked", "field"),
     [
-        ({"upgrade": {"preflight": True}}, "spec.upgrade.preflight"),
         ({"upgrade": {"rollback": {"enabled": True}}}, "spec.upgrade.rollback.enabled"),
         (
             {"upgrade": {"rollback": {"readinessTimeout": "20m"}}},
@@ -379,10 +378,10 @@ def test_what_a_spec_asks_for_in_vain_is_said_once_and_stops_nothing(asked, fiel
 
 def test_what_was_a_default_of_an_older_definition_is_told_with_a_fix_that_takes_it_away():
     stage = Stage()
-    stage.edit(upgrade={"preflight": True, "rollback": {"enabled": True}})
+    stage.edit(upgrade={"rollback": {"enabled": True}})
     stage.run()
     [told] = stage.told("FieldsWithoutEffect")
-    assert told.message.count("set it to false") == 2
-    stage.edit(upgrade={"preflight": False, "rollback": {"enabled": False}})
+    assert told.message.count("set it to false") == 1
+    stage.edit(upgrade={"rollback": {"enabled": False}})
     stage.settle()
     assert stage.condition("SpecValid") == "True/Valid"

@@ -45,6 +45,8 @@ def _result(request: StoreTaskRequest, open_: Opener, clock: Clock) -> dict[str,
             return release(open_, request.checkpoint_dir, _owner(request), request.id)
         case "DeleteLineage":
             return delete_lineage(open_, request.checkpoint_dir, _owner(request), request.id)
+        case "Preflight":
+            raise Bug("a preflight runs the job's program, in a pod of its own")
 
 
 def _owner(request: StoreTaskRequest) -> Owner:

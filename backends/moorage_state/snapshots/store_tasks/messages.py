@@ -19,7 +19,9 @@ ANSWER_BYTES = 4000
 
 _MESSAGE_BYTES = 1000
 
-StoreTaskKind = Literal["Inspect", "Verify", "Copy", "Delete", "Release", "DeleteLineage"]
+StoreTaskKind = Literal[
+    "Inspect", "Verify", "Copy", "Delete", "Release", "DeleteLineage", "Preflight"
+]
 
 
 class StoreTaskRequest(
@@ -29,8 +31,10 @@ class StoreTaskRequest(
 
     Attributes:
         checkpoint_dir: the address of the lineage, for Inspect, Release and DeleteLineage.
-        path: the address of the snapshot, for Verify, Copy and Delete.
-        source: of what Copy makes a savepoint: a savepoint, or a checkpoint directory.
+        path: the address of the snapshot, for Verify, Copy and Delete; what is to be restored, for
+            Preflight, if not the newest checkpoint.
+        source: of what Copy makes a savepoint: a savepoint, or a checkpoint directory; `Empty` for
+            Preflight of a start that restores nothing.
         digest: of the manifest that Delete may delete; empty for any that `attempt` wrote.
         attempt: who begins the savepoint, for Copy; who began it, for Delete: what it left without
             a manifest goes too.

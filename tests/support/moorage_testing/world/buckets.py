@@ -19,6 +19,7 @@ class Buckets:
     Attributes:
         down: nothing answers.
         denied: everything is refused, as for a missing permission.
+        preflights: pods that try a version, by job and task: since when, and the image.
     """
 
     _worlds: ClassVar["itertools.count[int]"] = itertools.count()
@@ -28,6 +29,7 @@ class Buckets:
         self._names: set[str] = set()
         self.down = False
         self.denied = False
+        self.preflights: dict[tuple[str, str], tuple[datetime, str]] = {}
 
     def check(self) -> None:
         """Raise what a call to the store would raise now."""

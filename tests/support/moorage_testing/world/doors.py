@@ -1,7 +1,7 @@
 """The operator's other doors: what goes through them is counted, so that a sweep can kill there."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pydantic import BaseModel
 
@@ -15,6 +15,7 @@ from moorage_state.stores import ObjectStore
 from moorage_testing.kube import CrashPoints
 from moorage_testing.world.buckets import Buckets
 from moorage_testing.world.drivers import Drivers
+from moorage_testing.world.habits import Habits
 
 __all__ = ["CountedDrivers", "CountedLineages"]
 
@@ -40,8 +41,15 @@ class CountedDrivers:
 class CountedLineages:
     """The stores, read and changed by real store tasks, at once."""
 
-    def __init__(self, buckets: Buckets, now: Callable[[], datetime], points: CrashPoints) -> None:
+    def __init__(
+        self,
+        buckets: Buckets,
+        now: Callable[[], datetime],
+        points: CrashPoints,
+        habits: Habits | None = None,
+    ) -> None:
         self._buckets = buckets
+        self._habits = habits or Habits()
         self._now = now
         self._points = points
         self._known: dict[tuple[str, str], StoreTaskView] = {}
@@ -57,6 +65,8 @@ class CountedLineages:
 
     async def run(self, job: JobRefs, store_task: StoreTask) -> StoreTaskView:
         """See `moorage_operator.ports.Lineages`."""
+        if store_task.kind == "Preflight":
+            return self._preflight(job, store_task)
         key = (job.meta.uid, store_task.id)
         known = self._known.get(key)
         if known is None or (known.state == "Failed" and known.retryable):
@@ -69,6 +79,26 @@ class CountedLineages:
         """See `moorage_operator.ports.Lineages`."""
         self._points.check()
         return self._known.get((job.meta.uid, task_id))
+
+    def _preflight(self, job: JobRefs, store_task: StoreTask) -> StoreTaskView:
+        """A pod, which is there whichever operator looks for it."""
+        key, pods = (job.meta.uid, store_task.id), self._buckets.preflights
+        if key not in pods:
+            with self._points.effect(f"store task {store_task.kind} {store_task.id}"):
+                pods[key] = (self._now(), job.spec.image or "")
+        self._known[key] = self._seen_preflight(*pods[key])
+        return self._known[key]
+
+    def _seen_preflight(self, since: datetime, image: str) -> StoreTaskView:
+        habits = self._habits
+        if self._now() < since + timedelta(seconds=habits.preflight):
+            return StoreTaskView("Pending")
+        if habits.preflight_breaks:
+            text = "store task's pod ended without an answer: reason=Error"
+            return StoreTaskView("Failed", {}, "errand_failed", text, retryable=True)
+        if habits.preflight_fails:
+            return StoreTaskView("Failed", {}, "user_function", habits.preflight_fails)
+        return StoreTaskView("Completed", {"text": f"image {image}"})
 
     def _answer(self, request: StoreTaskRequest) -> Answer:
         return run_store_task(request, self._open, clock=self._now)

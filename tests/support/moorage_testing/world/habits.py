@@ -21,6 +21,9 @@ class Habits:
         fail_restore: what a start ends with, instead of running.
         finish_at: the epoch with which the input ends.
         rescale_fails: drivers refuse another number of executors.
+        preflight: seconds that the pod of a preflight takes.
+        preflight_fails: how preflights end: a sentence, empty if well.
+        preflight_breaks: pods of preflights end without an answer.
     """
 
     boot: float = 4.0
@@ -34,6 +37,9 @@ class Habits:
     fail_restore: str = ""
     finish_at: int = 0
     rescale_fails: bool = False
+    preflight: float = 5.0
+    preflight_fails: str = ""
+    preflight_breaks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

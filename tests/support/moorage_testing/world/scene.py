@@ -52,7 +52,7 @@ class Operator:
         self.reconciler = Reconciler(
             cluster=self.cluster,
             drivers=CountedDrivers(world.drivers, points),
-            lineages=CountedLineages(world.buckets, world.clock.now, points),
+            lineages=CountedLineages(world.buckets, world.clock.now, points, world.drivers.habits),
             clock=world.clock,
             config=Config("test", world.operators_namespace, state_backend=world.state_backend),
             decide_job=decide_job,

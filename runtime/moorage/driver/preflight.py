@@ -1,0 +1,111 @@
+"""Whether a job could start, found out beside what runs: it holds, writes and ends nothing.
+
+Decides what is tried: the form of the job, its file, its graph on a Spark of this process's own,
+and the restore point that a start would choose now. Called by `moorage preflight`, and by the pod
+that an operator sends before it stops what runs.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from moorage.api.graph import JobGraph
+from moorage.api.streams import StreamEnvironment
+from moorage.driver.job_file import build_graph, check_folders, check_job_file
+from moorage.driver.restore_point import Choice, adopting, check_fits, check_settings, choose
+from moorage.driver.session import end_session, local_session
+from moorage.driver.settings import JobSettings
+from moorage.driver.types import Orders
+from moorage_api import StatefulSparkJob
+from moorage_state.snapshots import CheckpointStore, LineageLog
+from moorage_state.stores import open_store
+from moorage_state.stores.addresses import opened
+
+__all__ = ["Preflight", "preflight"]
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What a job would start with.
+
+    Attributes:
+        operators: uids of its stateful operators.
+        restore: the restore point, as the log names it; None if there is nothing to restore.
+        epoch: the last epoch that is in it.
+        unclaimed: uids that the restore point has state of, and the job no operator.
+        warnings: what a person should know.
+    """
+
+    operators: tuple[str, ...]
+    restore: str | None
+    epoch: int
+    unclaimed: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        begins = f"begins from {self.restore}" if self.restore else "begins with nothing"
+        dropped = f", drops state of {', '.join(self.unclaimed)}" if self.unclaimed else ""
+        return f"{len(self.operators)} stateful operators, {begins} (epoch {self.epoch}){dropped}"
+
+
+def preflight(
+    job: StatefulSparkJob, job_dir: Path, restore: str | None = None, orders: Orders | None = None
+) -> Preflight:
+    """Try all that a start of `job` tries before it takes hold of anything.
+
+    Args:
+        job_dir: where its manifest lies.
+        restore: as for `run`.
+        orders: an operator's.
+
+    Raises:
+        UserError: what is wrong, and what to do; UserFunctionError where the job's code is.
+        CorruptState: the restore point is damaged.
+        StoreUnavailable: the store does not answer.
+    """
+    settings = JobSettings.of(job, job_dir, restore, orders)
+    check_job_file(settings.main_file)
+    warnings = check_folders(settings.main_file, settings.py_files)
+    choice = _choice(settings)
+    settings = adopting(settings, choice.manifest)
+    if choice.manifest is not None:
+        check_settings(choice.manifest, settings)
+    graph = _graph(settings)
+    if choice.manifest is not None:
+        check_fits(choice.manifest, graph, settings)
+    stored = choice.manifest.operators if choice.manifest is not None else {}
+    uids = tuple(operator.uid for operator in graph.operators)
+    return Preflight(
+        operators=uids,
+        restore=choice.path,
+        epoch=choice.manifest.epoch if choice.manifest is not None else 0,
+        unclaimed=tuple(sorted(stored.keys() - set(uids))),
+        warnings=(*warnings, *choice.warnings),
+    )
+
+
+def _choice(settings: JobSettings) -> Choice:
+    objects = opened(open_store, settings.checkpoint_dir)
+    if objects is None:
+        return Choice(None, explicit=False)  # a start makes the directory
+    records = LineageLog.open(objects).view().records
+    return choose(CheckpointStore(objects), [one.entry for one in records], settings)
+
+
+def _graph(settings: JobSettings) -> JobGraph:
+    """The graph, built on a Spark with one thread: what is read of a source is its schema."""
+    with tempfile.TemporaryDirectory(prefix="moorage-preflight-") as scratch:
+        spark = local_session(settings, 1, Path(scratch))
+        try:
+            env = StreamEnvironment(
+                spark,
+                base_dir=str(settings.main_file.parent),
+                staging=settings.checkpoint_dir,
+                skip_missing_offsets=settings.restore.skip_missing_offsets,
+                args=settings.args,
+            )
+            return build_graph(settings.main_file, env, settings.py_files)
+        finally:
+            end_session(spark)

@@ -1,0 +1,119 @@
+"""A new version tries itself before the old one is stopped."""
+
+import pytest
+
+pytestmark = pytest.mark.scenarios
+
+NEW = "registry.example/clicks:2"
+TRIED = {"image": NEW, "upgrade": {"preflight": True}}
+
+
+def tries(world):
+    return len(world.buckets.preflights)
+
+
+async def test_a_version_that_passes_takes_over(running):
+    running.edit(**TRIED)
+    await running.run(3)
+    assert running.driver() is running.drivers.newest
+    assert running.condition("Reconciled") == "False/Preflight"
+    assert running.condition("Ready") == "True/Running"
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    assert running.driver().manifest["spec"]["image"] == NEW
+    assert tries(running) == 1
+    assert [image for _, image in running.buckets.preflights.values()] == [NEW]
+    assert "PreflightPassed" in running.events()
+
+
+async def test_a_version_that_fails_leaves_the_old_one_running_and_says_why(running):
+    running.drivers.habits.preflight_fails = "the job file cannot be imported: line=3"
+    running.edit(**TRIED)
+    await running.until(lambda: "PreflightFailed" in running.events())
+    await running.run(60)
+    assert len(running.drivers.by_pod) == 1
+    assert running.is_running()
+    assert running.status().operation is None
+    reconciled = running.status().condition("Reconciled")
+    assert (reconciled.status, reconciled.reason) == ("False", "Rejected")
+    assert "failed its preflight: the job file cannot be imported: line=3" in reconciled.message
+    assert tries(running) == 1
+
+
+async def test_a_version_that_failed_is_tried_again_when_somebody_asks_or_corrects_it(running):
+    running.drivers.habits.preflight_fails = "no"
+    running.edit(**TRIED)
+    await running.until(lambda: "PreflightFailed" in running.events())
+    running.annotate(restart="again")
+    await running.until(lambda: running.events().count("PreflightFailed") == 2)
+    running.drivers.habits.preflight_fails = ""
+    running.edit(image="registry.example/clicks:3")
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:3"
+    assert running.condition("Reconciled") == "True/UpToDate"
+    assert tries(running) == 3
+
+
+async def test_an_edit_that_is_taken_back_meanwhile_stops_nothing(running):
+    running.drivers.habits.preflight = 60.0
+    running.edit(**TRIED)
+    await running.run(5)
+    running.edit(image="registry.example/clicks:1")
+    await running.run(90)
+    assert len(running.drivers.by_pod) == 1
+    assert "OperationCancelled" in running.events()
+    assert running.condition("Reconciled") == "True/UpToDate"
+
+
+async def test_another_edit_meanwhile_is_tried_in_its_place(running):
+    running.drivers.habits.preflight = 30.0
+    running.edit(**TRIED)
+    await running.run(5)
+    running.edit(image="registry.example/clicks:3")
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running(), 600)
+    assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:3"
+    assert tries(running) == 2
+
+
+async def test_a_job_that_is_suspended_meanwhile_is_suspended(running):
+    running.drivers.habits.preflight = 60.0
+    running.edit(**TRIED)
+    await running.run(5)
+    running.edit(desiredState="Suspended")
+    await running.until(lambda: running.phase() == "Suspended")
+    assert len(running.drivers.by_pod) == 1
+
+
+async def test_a_driver_that_fails_meanwhile_is_followed_by_the_new_version(running):
+    """As without a preflight: nothing runs any more that could be spared."""
+    running.drivers.habits.preflight = 600.0
+    running.edit(**TRIED)
+    await running.run(5)
+    running.driver().fail("user_function", 3)
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    assert running.driver().manifest["spec"]["image"] == NEW
+
+
+async def test_a_pod_that_never_answers_is_given_up_in_time(running):
+    running.drivers.habits.preflight_breaks = True
+    running.edit(**TRIED)
+    await running.until(lambda: "PreflightFailed" in running.events(), 1200)
+    assert len(running.drivers.by_pod) == 1
+    assert running.is_running()
+    assert "ended without an answer" in running.status().condition("Reconciled").message
+
+
+async def test_a_rescale_and_a_restart_of_what_runs_try_nothing(running):
+    running.edit(upgrade={"preflight": True}, executor__instances=3)
+    await running.until(lambda: "RescaledInPlace" in running.events())
+    running.annotate(restart="1")
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    assert tries(running) == 0
+
+
+async def test_the_operator_dies_and_the_pod_is_found_again(running):
+    running.drivers.habits.preflight = 20.0
+    running.edit(**TRIED)
+    await running.run(5)
+    running.restart_operator()
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    assert tries(running) == 1
