@@ -23,7 +23,7 @@ def jobs(env):
 
     env.read_stream = read
     told(env)
-    pairs_of_outputs(env, "twice", "plain")
+    pairs_of_outputs(env, "twice", "plain", "mixed")
 
 
 def test_rows_of_two_inputs_and_of_operators_come_as_they_do_without_spark(
