@@ -108,6 +108,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
     Attributes:
         delta: digest of the prepared delta ("" for a sink without state).
+        rows_in: rows that were processed; of an operator that reads inputs, those of inputs.
         output: digest of the rows it sent downstream ("" where nothing is downstream).
         sent: by side output, "" for the main one, the rows that operators read.
         read: the rows that came from other operators, by feed.

@@ -247,7 +247,7 @@ class _Subtask:
             keyed, aside = self._filter.sort_out(batch)
             for name, rows in aside:
                 yield from self._sending.send_aside(name, rows)
-            self._rows_in += keyed.num_rows
+            self._rows_in += self._new_rows(keyed)
             if keyed.num_rows:
                 yield from self._loop.rows(keyed)
         yield from self._loop.end_key()
@@ -267,6 +267,14 @@ class _Subtask:
             if up.feed is not None:
                 marks = marks.filter(pc.equal(batch.column(INPUT_COLUMN), up.feed))
             self._read[position] += tally(marks.to_numpy())
+
+    def _new_rows(self, batch: pa.RecordBatch) -> int:
+        """How many rows are of inputs; where there are none, how many there are."""
+        every: int = batch.num_rows
+        sent = [up.feed for up in self._plan.upstreams if up.feed is not None]
+        if not sent or len(sent) == len(self._plan.time_columns):
+            return every
+        return every - int(np.isin(batch.column(INPUT_COLUMN).to_numpy(), sent).sum())
 
     def close(self) -> None:
         """The epoch is done: close the function, or keep it for the next one."""

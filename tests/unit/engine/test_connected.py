@@ -13,11 +13,23 @@ from moorage_testing.two_inputs import (
     order,
     pairs_of_outputs,
     ship,
+    through_failures,
     told,
+    watermarks,
 )
 
-from moorage import MAX_WATERMARK, FileSink, KeyedProcessFunction, MapStateDescriptor, OutputTag
+from moorage import (
+    MAX_WATERMARK,
+    NO_WATERMARK,
+    FileSink,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    OutputTag,
+)
+from moorage.driver.stream_run import counting_consumers
 from moorage.testing import run_job
+from moorage.testing.environment import TestEnvironment
+from moorage.testing.in_process import InProcessJob
 from moorage.testing.shuffle import Shuffle
 from moorage_state.errors import UserError
 
@@ -169,3 +181,89 @@ def test_several_inputs_of_one_side_and_columns_that_time_counts_by():
         (2, 50, 1, -1), (2, 60, 2, -1), (1, 7_000, 3, -1), (1, 9_000, 4, -1), (1, 9_500, 5, 49),
         (0, 60, 6, MAX_WATERMARK), (0, 70, 7, MAX_WATERMARK),
     ]  # fmt: skip
+
+
+class Delayed(KeyedProcessFunction):
+    """Sends each row five milliseconds after its time, by a timer."""
+
+    def open(self, ctx):
+        self.rows = ctx.get_map_state(MapStateDescriptor("rows", "long", "array<long>"))
+
+    def process(self, row, ctx):
+        self.rows.put(row.at + 5, [*self.rows.get(row.at + 5, ()), row.n])
+        ctx.timer_service().register_event_time_timer(row.at + 5)
+
+    def on_timer(self, timestamp, ctx):
+        yield from ((ctx.key, n, timestamp) for n in self.rows.get(timestamp, ()))
+        self.rows.remove(timestamp)
+
+
+LATE = OutputTag("late")
+ROWS = "key string, n long, at long"
+
+
+def delayed_pairs(env):
+    one = env.read_stream("one", "json", schema=ROWS).with_event_time("at", "30ms").key_by("key")
+    two = env.read_stream("two", "json", schema=ROWS).with_event_time("at", "3ms").key_by("key")
+    sent = one.process(Delayed(), uid="d", output=ROWS).with_event_time("at").key_by("key")
+    join = sent.interval_join(two).between("-20ms", "20ms", late_right=LATE)
+    found = join.select(uid="j", one="left.n", two="right.n")
+    found.sink_to(FileSink("out"), uid="out")
+    found.get_side_output(LATE).sink_to(FileSink("late"), uid="late")
+
+
+def test_what_timers_of_an_operator_send_is_on_time_beside_an_input():
+    chance = random.Random(11)
+
+    def rows(epoch, back):
+        return [
+            (chance.choice("ab"), 10 * epoch + i, max(0, 9 * epoch + chance.randint(-back, 10)))
+            for i in range(chance.randrange(5))
+        ]
+
+    epochs: list[Any] = [{"one": rows(i, 15), "two": rows(i, 90)} for i in range(16)]
+    # Beside an operator, rows of an input find the watermark of the epoch before.
+    found_by = [NO_WATERMARK, *watermarks(epochs, {"one": 30, "two": 3})]
+    on_time: list[Any] = []
+    late: list[Any] = []
+    for given, mark in zip(epochs, found_by, strict=False):
+        for row in given["two"]:
+            (on_time if row[2] > mark else late).append(row)
+    found = through_failures(delayed_pairs, epochs, chance)
+    assert sorted(found["out"]) == sorted(
+        (n, m)
+        for given in epochs
+        for key, n, at in given["one"]
+        for other, m, then in on_time
+        if key == other and -20 <= then - at - 5 <= 20
+    )
+    assert sorted(found["late"]) == sorted(late)
+    assert late
+    assert len(found["out"]) > 20
+
+
+def test_a_stream_is_joined_with_itself():
+    def build(env):
+        _, ships = both(env)
+        keyed = ships.key_by("order")
+        pairs = keyed.interval_join(keyed).between("1ms", "10ms")
+        pairs.select(uid="j", a="left.at", b="right.at").sink_to(FileSink("out"), uid="out")
+
+    epochs: list[Any] = [
+        {"ships": [ship("a", at) for at in some]} for some in ([1, 5, 9], [12, 25, 30])
+    ]
+    rows = [1, 5, 9, 12, 25, 30]
+    found = run_job(build, epochs)
+    assert sorted(found["out"]) == [(a, b) for a in rows for b in rows if 1 <= b - a <= 10]
+
+
+def test_rows_that_other_operators_sent_are_not_counted_as_rows_of_inputs():
+    env = TestEnvironment()
+    pairs_of_outputs(env)
+    given: dict[str, Any] = {"orders": [order("a", 1), order("b", 2)], "ships": [ship("a", 3)] * 5}
+    with InProcessJob(env.graph, clock=lambda: 0) as job:
+        outcome = job.epoch(given)
+    assert {uid: ack.rows_in for (uid, _), ack in outcome.acks.items()} == {
+        "sum": 2, "mixed": 5, "sides": 4, "twice": 4, "plain": 5,
+    }  # fmt: skip
+    assert counting_consumers(env.graph) == {"sum", "mixed"}
