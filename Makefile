@@ -95,6 +95,7 @@ docs: $(SITE)/.moorage-setup ## build the site of docs/ into build/site, and che
 
 docs-check: docs $(STAMP) ## build the site, and type in what its pages show, with Spark
 	$(PYTEST) -m docs tests/docs $(ARGS)
+
 # Needs Chromium and npm; no part of `make test`.
 browser: $(STAMP) ## look at the page in Chromium: screenshots, and what axe-core finds
 	$(BIN)/python scripts/browser.py $(ARGS)

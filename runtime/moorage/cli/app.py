@@ -28,6 +28,7 @@ from moorage.cli.page import PAGE_PORT, Runner, report, ui, watched
 from moorage.cli.progress import Display, open_display, rows_text
 from moorage.cli.snapshots import snapshots
 from moorage.cli.state import state
+from moorage.cli.status import status
 from moorage.cli.store import store
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.redaction import redact
@@ -137,6 +138,7 @@ app.command()(init)
 app.command()(doctor)
 app.command()(report)
 app.command()(ui)
+app.command()(status)
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so

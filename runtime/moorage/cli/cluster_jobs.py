@@ -18,7 +18,7 @@ from moorage.cli.output import (
     Output,
     complain,
     one_line,
-    print_json,
+    print_document,
     print_pairs,
     print_table,
     stoppable,
@@ -215,15 +215,15 @@ def status(
     cluster, now = _cluster(namespace, context), datetime.now(UTC)
     if job is not None:
         look = looked(cluster, job)
-        if output == "json":
-            print_json("status", look.to_json())
+        if output != "table":
+            print_document("status", look.to_json(), output)
             return
         for line in tree(look, now):
             typer.echo(one_line(line))
         return
     jobs = cluster.list(JOBS)
-    if output == "json":
-        print_json("status", {"jobs": [Look(one, (), ()).to_json() for one in jobs]})
+    if output != "table":
+        print_document("status", {"jobs": [Look(one, (), ()).to_json() for one in jobs]}, output)
         return
     header = ("NAME", "PHASE", "SUBTASKS", "EPOCH", "CHECKPOINT", "RESTARTS", "TROUBLE")
     print_table(header, [_row(one, now) for one in jobs])
@@ -250,8 +250,8 @@ def history(
     """The snapshots of a job, newest first, with what can be restored by which name."""
     cluster, now = _cluster(namespace, context), datetime.now(UTC)
     found = _newest(cluster.list(SNAPSHOTS, f"moorage.dev/job={job}"))
-    if output == "json":
-        print_json("history", {"snapshots": [_entry(one) for one in found]})
+    if output != "table":
+        print_document("history", {"snapshots": [_entry(one) for one in found]}, output)
         return
     rows = []
     for one in map(_entry, found):

@@ -1,8 +1,8 @@
-"""How commands print what they found: aligned text or JSON on standard output.
+"""How commands print what they found: aligned text, JSON or YAML on standard output.
 
-JSON is one document whose first fields are `format` (the version of the form; fields may be added
-under the same one) and `command`. What a store holds cannot bring control characters onto a
-terminal.
+JSON and YAML are one document whose first fields are `format` (the version of the form; fields may
+be added under the same one) and `command`. What a store holds cannot bring control characters onto
+a terminal.
 """
 
 import os
@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import typer
+import yaml
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -23,11 +24,11 @@ from moorage.cli.exit_codes import ExitCode
 from moorage.redaction import redact
 from moorage_state.errors import Bug
 
-_JSON_FORMAT = 1
+_FORMAT = 1
 
 Output = Annotated[
-    Literal["table", "json"],
-    typer.Option("--output", "-o", help="Text for people, or one JSON document for programs."),
+    Literal["table", "json", "yaml"],
+    typer.Option("--output", "-o", help="Text for people, or one document for programs."),
 ]
 
 Where = Annotated[
@@ -43,22 +44,27 @@ _Cell = str | int | None
 _T = TypeVar("_T")
 
 
-def print_json(command: str, fields: object) -> None:
+def print_document(command: str, fields: object, output: Output) -> None:
     """Print one document; `fields` is a mapping or a dataclass."""
     plain = msgspec.to_builtins(fields, builtin_types=(datetime,))
-    head = {"format": _JSON_FORMAT, "command": command}
+    head = {"format": _FORMAT, "command": command}
     if clash := head.keys() & plain.keys():
         raise Bug(f"fields of a result hide those of the document: fields={sorted(clash)}")
-    document = head | plain
-    typer.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    encoded = msgspec.json.encode(head | plain)
+    if output == "yaml":
+        # From the JSON, so that both have the same values, written in the same way.
+        document = msgspec.json.decode(encoded)
+        typer.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True).rstrip())
+    else:
+        typer.echo(msgspec.json.format(encoded, indent=2).decode())
 
 
 def print_found(command: str, found: _T, output: Output, show: Callable[[_T], None]) -> None:
-    """Print a result as JSON, or let `show` print it for people."""
-    if output == "json":
-        print_json(command, found)
-    else:
+    """Print a result as a document, or let `show` print it for people."""
+    if output == "table":
         show(found)
+    else:
+        print_document(command, found, output)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> None:

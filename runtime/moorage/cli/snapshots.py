@@ -16,8 +16,8 @@ from moorage.cli.output import (
     Where,
     complain,
     one_line,
+    print_document,
     print_found,
-    print_json,
     print_pairs,
     print_table,
     progress_bar,
@@ -301,8 +301,8 @@ def diff(
 
         with stoppable("nothing was changed"):
             keys = compare(one, other, state)
-    if output == "json":
-        print_json("snapshots diff", {"difference": found, "state": keys})
+    if output != "table":
+        print_document("snapshots diff", {"difference": found, "state": keys}, output)
     else:
         show_difference(found, keys)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from moorage.cli.exit_codes import ExitCode, exit_code
-from moorage.cli.output import Output, complain, print_json, print_pairs, print_table, stoppable
+from moorage.cli.output import Output, complain, print_document, print_pairs, print_table, stoppable
 from moorage.offline.lookup import directories_of
 from moorage.offline.store_check import StoreReport, check_store
 from moorage_state.stores import open_store
@@ -34,8 +34,8 @@ def check(
         found = check_store(
             open_store(directories_of(directory).checkpoints), lambda: datetime.now(UTC)
         )
-    if output == "json":
-        print_json("store check", _fields(found))
+    if output != "table":
+        print_document("store check", _fields(found), output)
     else:
         _show(found)
     if found.failed:

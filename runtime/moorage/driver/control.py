@@ -2,8 +2,8 @@
 
 One request a connection, one line of JSON each way, see `docs/cli.md`. Decides where the socket
 lies: a name made of the checkpoint directory, so that whoever has the manifest finds it. Called by
-`moorage run`, which serves, and by `moorage savepoint`, `moorage rescale` and `moorage state get
---live`, which ask.
+`moorage run`, which serves, and by `moorage savepoint`, `moorage rescale`, `moorage status` and
+`moorage state get --live`, which ask.
 """
 
 import contextlib
@@ -13,16 +13,20 @@ import os
 import socket
 import tempfile
 import threading
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 import moorage_state.snapshots  # noqa: F401 - its errors cross the socket, too
 from moorage.driver.lookup_requests import LookupRequest, from_json
 from moorage.driver.lookups import StateLookups
 from moorage.driver.requests import JobRequest, Requests, RescaleRequest, SavepointRequest
+from moorage.driver.run_status import RunStatus
 from moorage.driver.views import SavepointView
 from moorage_state.errors import MoorageError, Retryable, UserError, error_from_wire, error_to_wire
 
@@ -32,15 +36,36 @@ _MAX_REPLY = 64 << 20
 _PIECE = 64 << 10
 _MAX_PATH = 100
 """Of a Unix socket: 107 bytes and the zero behind them."""
+_NAME = 22
+"""Bytes of a slash and a socket's name."""
 _BACKLOG = 8
 _READ_SECONDS = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class StatusRequest:
+    """How is it?"""
+
+
+class NotRunning(UserError):
+    """No job runs on this machine by this checkpoint directory, as this user."""
+
+    code = "no_such_run"
+
+
 def control_path(checkpoint_dir: str) -> Path:
     """The socket of the job with this checkpoint directory; its folder is made, for this user."""
-    name = f"{hashlib.sha256(checkpoint_dir.encode()).hexdigest()[:16]}.sock"
+    return _folder() / f"{hashlib.sha256(checkpoint_dir.encode()).hexdigest()[:16]}.sock"
+
+
+def control_sockets() -> list[Path]:
+    """The sockets of this user's jobs; who was killed has left his."""
+    return sorted(_folder().glob("*.sock"))
+
+
+def _folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"moorage-{os.getuid()}"
-    if len(os.fsencode(folder / name)) > _MAX_PATH:
+    if len(os.fsencode(folder)) > _MAX_PATH - _NAME:
         folder = Path("/tmp") / folder.name  # noqa: S108 - it is ours alone, as is checked below
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
@@ -49,16 +74,27 @@ def control_path(checkpoint_dir: str) -> Path:
             f"the folder of control sockets is open to others: path={folder}; remove it, or set "
             f"TMPDIR to a directory of your own"
         )
-    return folder / name
+    return folder
 
 
 class ControlServer:
-    """Serves one job until it is closed; a context manager."""
+    """Serves one job until it is closed; a context manager.
 
-    def __init__(self, path: Path, requests: Requests, lookups: StateLookups | None = None) -> None:
+    Args:
+        status: how the job is; asked from any thread.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        requests: Requests,
+        lookups: StateLookups,
+        status: Callable[[], RunStatus],
+    ) -> None:
         self._path = path
+        self._status = status
         self._requests = requests
-        self._lookups = lookups or StateLookups()
+        self._lookups = lookups
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # What a killed run left; a living one is kept out by the lock on its directory.
         path.unlink(missing_ok=True)
@@ -106,13 +142,27 @@ class ControlServer:
                 reply = {"ok": False, "error": error_to_wire(error)}
             peer.sendall(json.dumps({"format": FORMAT, **reply}).encode() + b"\n")
 
-    def _done(self, request: JobRequest | LookupRequest) -> dict[str, Any]:
+    def _done(self, request: JobRequest | LookupRequest | StatusRequest) -> dict[str, Any]:
+        if isinstance(request, StatusRequest):
+            return {"status": msgspec.to_builtins(self._status())}
         if isinstance(request, LookupRequest):
             return {"lookup": self._lookups.submit(request).result()}
         view = self._requests.put(request).wait()
         if isinstance(request, SavepointRequest):
             return {"savepoint": _plain(_required(view))}
         return {}
+
+
+def ask_for_status(path: Path, timeout: float | None = None) -> RunStatus:
+    """Ask the job that listens at `path` how it is.
+
+    Raises:
+        UserError: no job runs there.
+        Retryable: it did not answer in `timeout` seconds, or ended first.
+    """
+    late = f"no answer in {timeout or 0:g} s; ask again"
+    answer = _ask(path, {"status": {}}, timeout, late, "status")["status"]
+    return msgspec.convert(answer, RunStatus)
 
 
 def ask_for_state(path: Path, request: LookupRequest, timeout: float | None = None) -> Any:
@@ -168,7 +218,7 @@ def _ask(
         try:
             peer.connect(str(path))
         except OSError as error:
-            raise UserError(
+            raise NotRunning(
                 f"the job does not run on this machine, or not as this user with this TMPDIR: "
                 f"socket={path}; start it with moorage run, then ask again"
             ) from error
@@ -205,7 +255,7 @@ def _read_line(peer: socket.socket, most: int) -> bytes:
     return bytes(data)
 
 
-def _request_in(line: bytes) -> JobRequest | LookupRequest:
+def _request_in(line: bytes) -> JobRequest | LookupRequest | StatusRequest:
     try:
         body = json.loads(line)
         if body["format"] != FORMAT:
@@ -213,6 +263,8 @@ def _request_in(line: bytes) -> JobRequest | LookupRequest:
                 f"a control request of another moorage: format={body['format']} known={FORMAT}; "
                 f"use the same version for run and for what asks it"
             )
+        if "status" in body:
+            return StatusRequest()
         if "rescale" in body:
             return _rescale_in(body["rescale"])
         if "lookup" in body:

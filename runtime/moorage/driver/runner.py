@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from moorage.api.graph import JobGraph
@@ -27,9 +28,10 @@ from moorage.driver.output import OutputKeeper
 from moorage.driver.refusals import RestorePointCorrupt
 from moorage.driver.reporter import Reporter
 from moorage.driver.request_handler import let_go, let_go_of_checkpoints
-from moorage.driver.requests import Stopped
+from moorage.driver.requests import Requests, Stopped
 from moorage.driver.rescale import follow_manifest, in_force, resized
 from moorage.driver.restore_point import Choice, adopting, check_fits, check_settings, choose
+from moorage.driver.run_status import RunStatus, run_status
 from moorage.driver.savepoints import KnownSavepoints
 from moorage.driver.session import spare_byte_counts
 from moorage.driver.settings import JobSettings
@@ -112,11 +114,7 @@ def run_job(
         lookups = options.lookups or StateLookups()
         options = replace(options, lookups=lookups)
         if options.control:
-            try:
-                path = control_path(settings.checkpoint_dir)
-                stack.enter_context(ControlServer(path, options.requests, lookups))
-            except (OSError, UserError) as error:
-                reporter.message(f"savepoints cannot be asked for: {error}")
+            _listen(stack, settings, options.requests, lookups, reporter)
         run: StreamRun | None = None
         context: DriverContext | None = None
         try:
@@ -145,6 +143,25 @@ def run_job(
         _ended_well(context, outcome)
         options.ended(result)
     return result
+
+
+def _listen(
+    stack: contextlib.ExitStack,
+    settings: JobSettings,
+    requests: Requests,
+    lookups: StateLookups,
+    reporter: Reporter,
+) -> None:
+    """Let this user's other commands reach the job; it runs without them, too."""
+    name, where = settings.name, settings.checkpoint_dir
+
+    def status() -> RunStatus:
+        return run_status(name, where, reporter.progress, datetime.now(UTC))
+
+    try:
+        stack.enter_context(ControlServer(control_path(where), requests, lookups, status))
+    except (OSError, UserError) as error:
+        reporter.message(f"savepoints cannot be asked for: {error}")
 
 
 def _finished_before(

@@ -3,6 +3,7 @@
 import json
 import tempfile
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from moorage.driver.control import ControlServer, control_path
 from moorage.driver.lookup_requests import LookupRequest
 from moorage.driver.lookups import StateLookups
 from moorage.driver.requests import Requests
+from moorage.driver.run_status import run_status
 from moorage.driver.settings import JobSettings
+from moorage.driver.types import JobProgress
 from moorage.redaction import Redactor
 from moorage_api import load_manifest
 
@@ -56,6 +59,9 @@ class Answers(StateLookups):
         }
 
 
+STATUS = run_status("clicks", "file:///state", JobProgress(), datetime.now(UTC))
+
+
 @pytest.fixture
 def running(job_file, monkeypatch):
     """Makes a job that runs from the manifest and answers so."""
@@ -65,7 +71,8 @@ def running(job_file, monkeypatch):
         made = []
 
         def run(answers):
-            made.append(ControlServer(control_path(settings.checkpoint_dir), Requests(), answers))
+            path = control_path(settings.checkpoint_dir)
+            made.append(ControlServer(path, Requests(), answers, lambda: STATUS))
             return answers
 
         yield run

@@ -5,6 +5,7 @@ import socket
 import tempfile
 import threading
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from moorage.driver.requests import (
     RestartNeeded,
     SavepointRequest,
 )
+from moorage.driver.run_status import RunStatus, run_status
+from moorage.driver.types import JobProgress
 from moorage.driver.views import SavepointView
 from moorage_state.errors import CorruptState, MoorageError, Retryable, UserError
 
@@ -40,6 +43,11 @@ def short_path():
         yield Path(path)
 
 
+def status() -> RunStatus:
+    """How a job is of which nothing is known yet."""
+    return run_status("clicks", "file:///state", JobProgress(), datetime.now(UTC))
+
+
 @pytest.fixture
 def requests():
     return Requests()
@@ -47,7 +55,7 @@ def requests():
 
 @pytest.fixture
 def server(short_path, requests):
-    with ControlServer(short_path / "job.sock", requests):
+    with ControlServer(short_path / "job.sock", requests, StateLookups(), status):
         yield short_path / "job.sock"
 
 
@@ -170,7 +178,7 @@ def test_a_socket_that_a_killed_run_left_is_replaced_and_ours_is_removed(short_p
     left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     left.bind(str(path))
     left.close()
-    with ControlServer(path, requests):
+    with ControlServer(path, requests, StateLookups(), status):
         job(requests, VIEW)
         assert ask_for_savepoint(path, SavepointRequest("before"), 10) == VIEW
     assert not path.exists()
@@ -221,7 +229,7 @@ def test_state_is_looked_up_over_the_socket(short_path, requests):
             return answered
 
     request = LookupRequest("counts", ["a", 'b"\n'], True, "7")
-    with ControlServer(short_path / "job.sock", requests, Answers()):
+    with ControlServer(short_path / "job.sock", requests, Answers(), status):
         assert ask_for_state(short_path / "job.sock", request, 10) == many
     assert asked == [request]
 

@@ -1,0 +1,115 @@
+"""`moorage status`: of jobs that run on this machine, and of stores."""
+
+import json
+import socket
+import tempfile
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yaml
+from moorage_testing.page_samples import sample_run
+
+from moorage.driver.control import ControlServer, control_path
+from moorage.driver.lookups import StateLookups
+from moorage.driver.requests import Requests
+from moorage.driver.run_status import run_status
+from moorage.driver.settings import JobSettings
+from moorage.driver.views import CheckpointView, SavepointView
+from moorage_api import load_manifest
+
+
+@pytest.fixture
+def sockets(monkeypatch):
+    """An empty folder of sockets, with a path that is short enough."""
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+@pytest.fixture
+def running(sockets, job_file):  # noqa: ARG001 - they lie in that folder
+    """A job that runs from the manifest, with everything in it."""
+    where = JobSettings.of(load_manifest(job_file), job_file.parent).checkpoint_dir
+    now = datetime.now(UTC)
+    progress = sample_run().facts().progress
+    newest = CheckpointView(9, 90, now - timedelta(seconds=90), 40 << 20, 0, 1.9)
+    savepoint = SavepointView("before", "s3://s/before", 8, 80, 1 << 20, 1.0)
+    progress = replace(progress, last_checkpoint=newest, last_savepoint=savepoint)
+    found = run_status("clicks", where, progress, now)
+    with ControlServer(control_path(where), Requests(), StateLookups(), lambda: found):
+        yield found
+
+
+def test_a_job_that_runs_is_shown_as_a_tree(moorage, running, job_file):
+    status, out, _ = moorage("status", job_file)
+    assert status == 0
+    for line in (
+        "clicks  running",
+        "! last failure of a checkpoint: CHECKPOINT_EXPIRED: Checkpoint expired before completing.",
+        (
+            "├─ stream: epoch 40, 200,000 rows, 5,000 rows/s, 40 late, 4 with a null key, "
+            "state 40.0 MiB"
+        ),
+        f"├─ driver: process {running.pid}, began from chk-7",
+        "├─ 4 subtasks of 128 key groups",
+        "├─ state server 1: 10.0.0.0:7077",
+        "│  ├─ sessions 0: key groups 0 to 31, 80,000 rows in, 36,000 out, state 1.0 MiB",
+        "│  └─ join 2: key groups 64 to 95, 40,000 rows in, 36,000 out, state 3.0 MiB",
+        "├─ rewinds: 1; checkpoints of this run: 9 completed, 1 failed",
+        "├─ checkpoint: 9, 1m30s ago, epoch 90, 40.0 MiB",
+        "└─ savepoint: before, epoch 80, 1.0 MiB",
+    ):
+        assert line in out.splitlines()
+
+
+@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+@pytest.mark.usefixtures("running")
+def test_for_programs_it_is_one_document(moorage, job_file, form, read):
+    status, out, _ = moorage("status", job_file, "-o", form)
+    document = read(out)
+    assert (status, document["format"], document["command"]) == (0, 1, "status")
+    assert (document["running"], document["run"]["job"]) == (True, "clicks")
+    assert document["run"]["subtasks"][1]["key_groups"] == [32, 63]
+
+
+@pytest.mark.usefixtures("running")
+def test_without_a_name_all_jobs_of_the_machine_are_listed(moorage):
+    path = control_path("file:///of/a/run/that/was/killed")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
+        left.bind(str(path))
+    status, out, err = moorage("status")
+    assert (status, err) == (0, "")
+    header, row = out.splitlines()
+    assert header.split()[:6] == ["NAME", "PHASE", "SUBTASKS", "EPOCH", "ROWS/S", "CHECKPOINT"]
+    assert row.split()[:7] == ["clicks", "running", "4", "40", "5,000", "1m30s", "1"]
+
+
+@pytest.mark.usefixtures("sockets")
+def test_where_no_job_runs_it_says_so(moorage):
+    status, out, _ = moorage("status")
+    assert (status, "no job runs on this machine" in out) == (0, True)
+    assert json.loads(moorage("status", "-o", "json")[1])["jobs"] == []
+
+
+@pytest.mark.usefixtures("sockets")
+def test_of_a_job_that_does_not_run_its_store_says_what_it_would_go_on_from(moorage, directory):
+    status, out, _ = moorage("status", directory)
+    assert status == 0
+    assert "does not run on this machine as this user" in out
+    assert "├─ it would go on from chk-3" in out
+    document = json.loads(moorage("status", directory, "-o", "json")[1])
+    assert document["running"] is False
+    assert document["restore_point"]["checkpoint_id"] == 3
+
+
+@pytest.mark.usefixtures("sockets")
+def test_of_a_job_that_never_ran_there_is_nothing_and_no_trace(moorage, job_file):
+    status, out, err = moorage("status", job_file)
+    assert (status, "has no checkpoint" in out, "Traceback" in err) == (0, True, False)
+
+
+@pytest.mark.usefixtures("sockets")
+def test_what_is_no_manifest_is_a_clear_error(moorage, tmp_path):
+    status, _, err = moorage("status", tmp_path / "none.yaml")
+    assert (status, "none.yaml" in err, "Traceback" in err) == (2, True, False)
