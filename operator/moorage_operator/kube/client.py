@@ -19,7 +19,7 @@ from kubernetes.aio.config import load_incluster_config, load_kube_config
 
 from moorage_operator.kube.rest import MANAGER, cluster_error, encoded, resource_of
 from moorage_operator.ports import ApiUnavailable, ClusterError, Kind, NotFound, Object, Page
-from moorage_operator.shown import page_of
+from moorage_operator.watch_cache import page_of
 
 _PAGE = "500"
 _APPLY = "application/apply-patch+yaml"

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from moorage_operator.podviews import pod_view
-from moorage_operator.shown import page_of, used_of
+from moorage_operator.watch_cache import page_of, used_of
 
 FIELDS = [{"manager": "kubelet", "fieldsV1": {"f:metadata": {}}}]
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
