@@ -28,7 +28,8 @@ from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keyed import TimeDomain
 
-_UID, _INPUT, _SECOND, _BROADCAST = "function", "rows", "second", "broadcast"
+# What is tested may have any other uid.
+_UID, _INPUT, _SECOND, _BROADCAST = "function", "given.rows", "given.second", "given.broadcast"
 _GIVEN = "given"
 _MOST_ROWS = 1 << 20
 Applied = Callable[..., DataStream]
@@ -420,12 +421,12 @@ class KeyedHarness:
             )
         (operator,) = env.graph.operators
         collectors, readers = {"": Collector()}, {"": TupleReader(made.schema.names)}
-        _attach(made, "main", collectors[""])
+        _attach(made, "sent.main", collectors[""])
         for number, side in enumerate(operator.side_outputs):
             collectors[side.name] = Collector()
             readers[side.name] = TupleReader(side.schema.names)
             tag = OutputTag(side.name)
-            _attach(made.get_side_output(tag), f"s{number}", collectors[side.name])
+            _attach(made.get_side_output(tag), f"sent.{number}", collectors[side.name])
         clocks = None
         if given.event_time is not None and given.max_delay is None:
             # Counted by value, so that no row of a key tells how far time has come.

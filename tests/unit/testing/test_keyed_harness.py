@@ -212,6 +212,9 @@ def test_windows_are_tested_as_they_are_applied():
         assert (visit.user, visit.rows, visit.total) == ("a", 2, 3)
         assert [row.total for row in one.end_input()] == [7]
 
+    with KeyedHarness(lambda stream: stream.count(uid="rows"), STREAM, "user") as one:
+        assert one.process(("a", 1, 0)) == [("a", 1)]
+
     def two(stream):
         first = stream.window(Tumbling("1s")).aggregate(uid="w", rows=count())
         return first.key_by("user").process(Total(), uid="t", output=OUTPUT)

@@ -4,6 +4,7 @@
 import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -243,6 +244,7 @@ class Same(KeyedProcessFunction):
         ("boolean", True),
         ("binary", b"a"),
         ("int", -1),
+        ("decimal(10,2)", Decimal("1.5")),
     ],
 )
 def test_keys_of_each_type_are_found(ddl, key):

@@ -198,7 +198,7 @@ def test_what_is_no_broadcast_stream_of_the_function_is_refused():
         alerts(broadcast_states=[ValueStateDescriptor("limits", "long")])
     with pytest.raises(UserError, match=r"a list of descriptors.*give \[descriptor\]"):
         alerts(broadcast_states=LIMITS)
-    with pytest.raises(UserError, match=r"columns of an input.*uid=broadcast"):
+    with pytest.raises(UserError, match=r"columns of an input.*uid=given.broadcast"):
         alerts(broadcast="")
     with pytest.raises(UserError, match="KeyedBroadcastProcessFunction"):
         alerts(Plain())
@@ -208,7 +208,7 @@ def test_what_is_no_broadcast_stream_of_the_function_is_refused():
         with pytest.raises(UserError, match=r"no such broadcast state: state='limits' known=\[\]"):
             one.broadcast_state("limits")
     with alerts() as one:
-        with pytest.raises(UserError, match="input=broadcast column=most"):
+        with pytest.raises(UserError, match=r"input=given\.broadcast column=most"):
             one.process(broadcast=[("a", "b")])
         with pytest.raises(UserError, match="no such broadcast state"):
             one.broadcast_state(LIMITS)
