@@ -260,6 +260,7 @@ def test_a_stream_is_joined_with_itself():
 def test_rows_that_other_operators_sent_are_not_counted_as_rows_of_inputs():
     env = TestEnvironment()
     pairs_of_outputs(env)
+    env.graph.sinks.clear()
     given: dict[str, Any] = {"orders": [order("a", 1), order("b", 2)], "ships": [ship("a", 3)] * 5}
     with InProcessJob(env.graph, clock=lambda: 0) as job:
         outcome = job.epoch(given)
