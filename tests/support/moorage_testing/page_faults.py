@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import click
 import jsonschema
 import typer
 import yaml
@@ -163,19 +162,26 @@ def _command(words: list[str]) -> Iterator[str]:
 
 def _options(told: str, command: Any, words: list[str]) -> Iterator[str]:
     """Words after a command: those of a group name another one, options must be known."""
-    while isinstance(command, click.Group) or hasattr(command, "commands"):
-        names = [word for word in words if not word.startswith("-")]
-        if not names or names[0] not in command.commands:
-            if names or not words:
-                yield f"{told} has no command: {names[:1]}"
-            return
-        words = words[words.index(names[0]) + 1 :]
-        command, told = command.commands[names[0]], f"{told} {names[0]}"
     known = {"--help"}.union(*(one.opts + one.secondary_opts for one in command.params))
-    for word in words:
-        option = word.partition("=")[0]
+    while hasattr(command, "commands"):
+        found = next((word for word in words if word in command.commands), None)
+        if found is None:
+            if any(not word.startswith("-") for word in words):
+                yield f"{told} has no such command: {words}"
+            break
+        words = [word for word in words if word != found]
+        command, told = command.commands[found], f"{told} {found}"
+        known.update(*(one.opts + one.secondary_opts for one in command.params))
+    for option in (word.partition("=")[0] for word in words):
         if option.startswith("--") and option not in known:
             yield f"{told} has no option: {option}"
 
 
-JUDGES = {"python": _python, "json": _json, "yaml": _yaml, "sh": _shell}
+def _text(block: Block) -> Iterator[str]:
+    """What is no code; where it says how a command is called, its options are there."""
+    for line in block.code.splitlines():
+        for use in re.split(r" {2,}#?", line.removeprefix("$ ")):
+            yield from _command(re.sub(r"[][|]", " ", use).split())
+
+
+JUDGES = {"python": _python, "json": _json, "yaml": _yaml, "sh": _shell, "text": _text}

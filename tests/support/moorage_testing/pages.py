@@ -18,11 +18,13 @@ from types import ModuleType
 from typing import Any
 
 from moorage.testing import run_job
+from moorage.testing.environment import TestEnvironment
 from moorage_testing.scripts import ROOT
 
 __all__ = ["ROOT", "Block", "blocks", "pages", "run_python"]
 BLOCK = re.compile(r"^( *)```([a-z]+)([^\n`]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r'\s+([a-z-]+)="([^"]+)"')
+STREAM = "user string, n long, day date, at timestamp"
 OPTIONS = {"no-run", "run-by", "as"}
 
 
@@ -66,7 +68,8 @@ def blocks(page: str, language: str | None = None) -> list[Block]:
 def run_python(page: str, name: str = "page") -> ModuleType:
     """Run the Python blocks of a page, in their order, as one module of this name.
 
-    Tests that a block defines are called; a job that it defines is built and run without input.
+    A block finds `env`, as `build` is given one, and a `stream` of it. Tests that it defines are
+    called; a job that it defines is built and run without input.
     """
     module = ModuleType(name)
     sys.modules[name] = module
@@ -74,6 +77,8 @@ def run_python(page: str, name: str = "page") -> ModuleType:
     for block in blocks(page, "python"):
         if {"no-run", "run-by"} & block.options.keys():
             continue
+        names["env"] = env = TestEnvironment()
+        names["stream"] = env.read_stream("stream", "json", schema=STREAM, path="in")
         before = dict(names)
         if block.code.startswith(">>>"):
             _run_session(block, names)

@@ -1,5 +1,7 @@
 """Every block of code in the pages runs, or is judged, or says why it cannot be."""
 
+import itertools
+import re
 import sys
 import tempfile
 from types import ModuleType
@@ -36,6 +38,21 @@ def test_a_block_is_what_it_says_and_names_only_what_is_there(block):
     assert list(faults(block)) == []
 
 
+CODE = r"(def|class|from|import|make|moorage|kubectl|helm|docker|python|pip|spark\.|stream\.) ?"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_stands_in_fences_where_it_is_looked_at(page):
+    lines = (ROOT / page).read_text().splitlines()
+    indented = [
+        line
+        for before, line in itertools.pairwise(lines)
+        if not before.strip() and re.match(rf" {{4,}}{CODE}", line)
+    ]
+    fenced = {line for block in blocks(page) for line in block.code.splitlines()}
+    assert [line for line in indented if line not in fenced] == []
+
+
 def test_pages_with_a_test_of_their_own_are_run_by_it():
     assert [page for page, test in OWN.items() if page not in (ROOT / test).read_text()] == []
 
@@ -45,6 +62,7 @@ WRONG = {
     "json": "{",
     "yaml": "spec: {scaling: {paralelism: 2}}",
     "sh": "moorage run job.yaml --parallelsim 4",
+    "text": "moorage state get PATH UID/STATE [--map-keys KEY]",
 }
 
 

@@ -42,6 +42,13 @@ def test_every_link_of_a_page_leads_to_what_is_there(page):
     assert broken == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_list_is_the_same_in_the_repository_and_in_the_site(page):
+    """The site's Markdown ends a list at a paragraph that has fewer than four spaces."""
+    text = SITE.CODE_OR_LINK.sub(lambda found: found[0] * (not found["fence"]), whole(page))
+    assert re.findall(r"\n\n {1,3}[^\s`].*", text) == []
+
+
 def test_every_page_is_in_the_sites_navigation():
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
     named = set(re.findall(r"[\w./-]+\.md", str(nav)))
