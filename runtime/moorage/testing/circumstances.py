@@ -158,7 +158,7 @@ def one_instance_a_row(pickled: bytes) -> KeyedProcessFunction:
     if function.long_lived or isinstance(function, CheckpointedFunction):
         kept: KeyedProcessFunction = function
         return kept
-    contexts: list[RuntimeContext] = []
+    contexts: list[_AskedOnce] = []
 
     def called(name: str) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
@@ -174,13 +174,37 @@ def one_instance_a_row(pickled: bytes) -> KeyedProcessFunction:
 
         return call
 
-    function.open = contexts.append
-    function.open_epoch = function.close = _nothing
-    for name in _CALLED_FOR_ROWS:
-        if hasattr(function, name):
-            setattr(function, name, called(name))
+    replaced: dict[str, Callable[..., Any]] = {
+        "open": lambda context: contexts.append(_AskedOnce(context)),
+        "open_epoch": _nothing,
+        "close": _nothing,
+        **{name: called(name) for name in _CALLED_FOR_ROWS if hasattr(function, name)},
+    }
+    for name, instead in replaced.items():
+        # Whatever the class says of that: it may be a frozen dataclass.
+        object.__setattr__(function, name, instead)
     one: KeyedProcessFunction = function
     return one
+
+
+class _AskedOnce:
+    """The context of an epoch for instance after instance: each state is declared by the first."""
+
+    def __init__(self, context: RuntimeContext) -> None:
+        self._context = context
+        self._handles: dict[tuple[str, str], Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        given = getattr(self._context, name)
+        if not name.startswith("get_"):
+            return given
+
+        def handle(descriptor: Any, *more: Any) -> Any:
+            if (name, descriptor.name) not in self._handles:
+                self._handles[name, descriptor.name] = given(descriptor, *more)
+            return self._handles[name, descriptor.name]
+
+        return handle
 
 
 def _closed_after(made: Iterator[Any], stack: ExitStack) -> Iterator[Any]:

@@ -5,6 +5,7 @@ import datetime as dates
 import random
 import time
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from time import strftime
 from time import time as seconds
@@ -353,6 +354,38 @@ def test_windows_pass(window):
             ("a", 2),
             ("b", 1),
         ]
+
+
+class Visits:
+    """A value that is equal to no other."""
+
+    n = 0
+
+
+@dataclass(frozen=True)
+class Frozen(KeyedProcessFunction):
+    """Nothing can be set in it."""
+
+    first: int
+
+    def process(self, row, ctx):
+        yield ctx.key, str(self.first)
+
+
+class BeginsWithAnObject(KeyedProcessFunction):
+    def open(self, ctx):
+        self.visits = ctx.get_state(ValueStateDescriptor("visits", "pickle", default=Visits()))
+
+    def process(self, row, ctx):
+        visits = self.visits.value()
+        visits.n += 1
+        self.visits.update(visits)
+        yield ctx.key, str(visits.n)
+
+
+def test_functions_that_are_frozen_or_have_objects_as_defaults_pass():
+    assert replayed(Frozen(3)) == [("a", "3"), ("a", "3"), ("b", "3")]
+    assert replayed(BeginsWithAnObject()) == [("a", "1"), ("a", "2"), ("b", "1")]
 
 
 ODD = OutputTag("odd", "n long")
