@@ -192,13 +192,13 @@ class CommittedState:
 
 def _stored_keys(bound: BoundRange, groups: KeyGroupRange) -> Iterable[bytes]:
     """The keys of all state and timers of a range."""
-    for group in range(groups.start, groups.end + 1):
-        for kind in (KEYED_STATE, EVENT_TIMERS, PROCESSING_TIMERS):
-            prefix = group.to_bytes(2, "big") + bytes([kind])
-            (scan,) = bound.scan_many([prefix], _ALL, _ALL)
-            for entry in scan.keys:
-                state = kind == KEYED_STATE
-                yield prefix_of(entry)[KEY_AT:] if state else timer_parts(entry)[2]
+    kinds = (KEYED_STATE, EVENT_TIMERS, PROCESSING_TIMERS)
+    of_groups = range(groups.start, groups.end + 1)
+    prefixes = [group.to_bytes(2, "big") + bytes([kind]) for group in of_groups for kind in kinds]
+    for scan in bound.scan_many(prefixes, _ALL, _ALL):
+        for entry in scan.keys:
+            state = entry[2] == KEYED_STATE
+            yield prefix_of(entry)[KEY_AT:] if state else timer_parts(entry)[2]
 
 
 def _descriptor(schema: StateSchema) -> StateDescriptor:
