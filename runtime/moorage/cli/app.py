@@ -26,10 +26,12 @@ from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.init import init
 from moorage.cli.page import PAGE_PORT, Runner, report, ui, watched
 from moorage.cli.progress import Display, open_display, rows_text
+from moorage.cli.render import render
 from moorage.cli.snapshots import snapshots
 from moorage.cli.state import state
 from moorage.cli.status import status
 from moorage.cli.store import store
+from moorage.cli.uninstall import uninstall
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.redaction import redact
 from moorage_api import (
@@ -139,6 +141,8 @@ app.command()(doctor)
 app.command()(report)
 app.command()(ui)
 app.command()(status)
+app.command()(render)
+app.command()(uninstall)
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so

@@ -77,9 +77,10 @@ class Cluster:
         found: Json = json.loads(self._said(["get", kind, name, "-o", "json"]))
         return found
 
-    def list(self, kind: str, selector: str = "") -> list[Json]:
-        """All objects of a kind, of a selector's where one is given."""
+    def list(self, kind: str, selector: str = "", *, everywhere: bool = False) -> list[Json]:
+        """All objects of a kind, of a selector's where one is given; or of all namespaces."""
         chosen = ["-l", selector] if selector else []
+        chosen += ["--all-namespaces"] if everywhere else []
         found: list[Json] = json.loads(self._said(["get", kind, *chosen, "-o", "json"]))["items"]
         return found
 
@@ -89,11 +90,31 @@ class Cluster:
         made: Json = json.loads(told)
         return made
 
-    def patch(self, kind: str, name: str, change: Json) -> Json:
+    def patch(self, kind: str, name: str, change: Json, namespace: str = "") -> Json:
         """Change fields of an object (merge patch)."""
         words = ["patch", kind, name, "--type=merge", "-p", json.dumps(change), "-o", "json"]
+        words += [f"--namespace={namespace}"] if namespace else []
         changed: Json = json.loads(self._said(words))
         return changed
+
+    def delete(self, kind: str, name: str, namespace: str = "") -> None:
+        """Delete an object, and do not wait for it; one that is gone is as well."""
+        place = [f"--namespace={namespace}"] if namespace else []
+        self._said(["delete", kind, name, *place, "--wait=false", "--ignore-not-found"])
+
+    def wait_until_gone(self, kind: str, seconds: float) -> None:
+        """Look until no object of a kind is left in any namespace.
+
+        Raises Refused: not in `seconds`.
+        """
+        end = self._clock() + seconds
+        with _spinner() as show:
+            while left := self.list(kind, everywhere=True):
+                show(f"{kind}: {len(left)} are being deleted")
+                if self._clock() >= end:
+                    names = ", ".join(one["metadata"]["name"] for one in left[:5])
+                    raise Refused(f"not deleted yet: {names}; see why, and ask again")
+                self._pause(LOOK_SECONDS)
 
     def wait(
         self, kind: str, name: str, seconds: float, outcome: Callable[[Json], str | None]

@@ -1,0 +1,108 @@
+"""`moorage render`: what a cluster needs for a job, as plain manifests for `kubectl apply`.
+
+The definitions, the rights of drivers, and the job. Not the operator: that is the chart's, and its
+values are too many for a second place.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from moorage.cli.checks import checked_job
+from moorage_api.crds import job_crd, snapshot_crd
+from moorage_state.errors import UserError
+
+DRIVER_RULES = [
+    {
+        "apiGroups": [""],
+        "resources": ["pods", "configmaps", "services", "persistentvolumeclaims"],
+        "verbs": [
+            "get",
+            "list",
+            "watch",
+            "create",
+            "update",
+            "patch",
+            "delete",
+            "deletecollection",
+        ],
+    }
+]
+"""What drivers need; as the chart has it, which a test sees to."""
+
+_HEAD = """\
+# Made by `moorage render`: {what}.
+# Not in here: the operator, which jobs need; install it with helm from charts/moorage.
+# kubectl apply --server-side -f FILE
+"""
+_USUAL_ACCOUNT = "spark"
+
+
+def render(
+    manifest: Annotated[
+        Path | None,
+        typer.Argument(metavar="[JOB.yaml]", help="A job, to be part of it.", show_default=False),
+    ] = None,
+    *,
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", "-n", help="Of jobs; the job's own, or default, without it."),
+    ] = None,
+    definitions: Annotated[
+        bool, typer.Option(help="With the definitions, which a cluster needs once.")
+    ] = True,
+) -> None:
+    """Print manifests for kubectl: the definitions, the drivers' account, and a job."""
+    job: dict[str, Any] | None = None
+    account = _USUAL_ACCOUNT
+    if manifest is not None:
+        found = checked_job(manifest, "cluster")
+        account = found.spec.service_account_name or account
+        if namespace and found.namespace and found.namespace != namespace:
+            raise UserError(
+                f"the job is of another namespace: manifest={found.namespace} asked={namespace}; "
+                f"leave out --namespace, or correct metadata.namespace"
+            )
+        namespace = namespace or found.namespace
+        job = yaml.safe_load(manifest.read_text(encoding="utf-8"))
+        job["metadata"]["namespace"] = namespace or "default"
+    documents, parts = [], []
+    if definitions:
+        documents += [job_crd(), snapshot_crd()]
+        parts.append("the definitions")
+    documents += account_of(account, namespace or "default")
+    parts.append(f"the drivers' account {account} in {namespace or 'default'}")
+    if job is not None:
+        documents.append(job)
+        parts.append(f"the job {job['metadata']['name']}")
+    typer.echo(_HEAD.format(what=", ".join(parts)), nl=False)
+    typer.echo(yaml.safe_dump_all(documents, sort_keys=False, explicit_start=True), nl=False)
+
+
+def account_of(name: str, namespace: str) -> list[dict[str, Any]]:
+    """The service account of drivers, with their rights, in the namespace of jobs."""
+    labels = {"app.kubernetes.io/part-of": "moorage"}
+    rbac, role = "rbac.authorization.k8s.io", f"{name}-driver"
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": name, "namespace": namespace, "labels": dict(labels)},
+            "automountServiceAccountToken": False,
+        },
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "Role",
+            "metadata": {"name": role, "namespace": namespace, "labels": dict(labels)},
+            "rules": DRIVER_RULES,
+        },
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": role, "namespace": namespace, "labels": dict(labels)},
+            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+        },
+    ]

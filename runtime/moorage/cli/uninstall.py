@@ -1,0 +1,177 @@
+"""`moorage uninstall`: takes Moorage off a cluster, in the order in which nothing is lost.
+
+Jobs and snapshots go while the operator is still there: it takes final savepoints and lets data be.
+The release goes by Helm, whose hook sees to the finalizers of what stays; definitions go last.
+"""
+
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+
+from moorage.cli.cluster_jobs import Context
+from moorage.cli.kubectl import JOBS, SNAPSHOTS, Cluster, Json, Refused, kubectl_of, last_line
+from moorage.cli.output import complain, print_table, stoppable
+from moorage_state.errors import UserError
+
+_HELM_SECONDS = 600.0
+_ACCOUNTS = (
+    "serviceaccounts",
+    "roles.rbac.authorization.k8s.io",
+    "rolebindings.rbac.authorization.k8s.io",
+)
+Helm = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to go beside the operator."""
+
+    release: str
+    namespace: str
+    jobs: bool = False
+    definitions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is there, each as kind, namespace and name."""
+
+    jobs: Sequence[Json] = ()
+    snapshots: Sequence[Json] = ()
+    kept: Sequence[Json] = field(default=())
+    """Accounts of drivers and Leases, which the release leaves behind."""
+
+
+def uninstall(
+    *,
+    release: Annotated[str, typer.Option(metavar="NAME", help="The release's name.")] = "moorage",
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Where the release is.")
+    ] = "moorage",
+    context: Context = None,
+    jobs: Annotated[
+        bool, typer.Option("--jobs", help="End all jobs of the cluster first, and delete them.")
+    ] = False,
+    definitions: Annotated[
+        bool,
+        typer.Option("--definitions", help="Delete the definitions, too, and what jobs needed."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="For the jobs' final savepoints.")
+    ] = 1800.0,
+) -> None:
+    """Take the operator off a cluster; jobs go on, and what is stored stays."""
+    asked = Asked(release, namespace, jobs, definitions)
+    cluster, helm = Cluster(kubectl_of(context)), helm_of(context)
+    try:
+        found = look(cluster, asked)
+        _said(helm(["status", release, f"--namespace={namespace}"]))
+        print_table(("WHAT", "NAMESPACE", "NAME", "WHAT BECOMES OF IT"), list(plan(asked, found)))
+        if not yes:
+            typer.confirm("Go on?", abort=True)
+        with stoppable("what was deleted is gone; the same command goes on"):
+            carry_out(cluster, helm, asked, found, timeout)
+    except Refused as error:
+        raise UserError(str(error)) from error
+
+
+def helm_of(context: str | None) -> Helm:
+    """Calls the user's helm there."""
+    where = [f"--kube-context={context}"] if context else []
+
+    def ask(arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        command = ["helm", *arguments, *where]
+        try:
+            return subprocess.run(
+                command, capture_output=True, text=True, timeout=_HELM_SECONDS, check=False
+            )
+        except FileNotFoundError:
+            raise Refused("helm is not installed: the release is its; put it on PATH") from None
+        except subprocess.TimeoutExpired:
+            raise Refused(f"helm did not end in {_HELM_SECONDS:g} s; see helm status") from None
+
+    return ask
+
+
+def look(cluster: Cluster, asked: Asked) -> Found:
+    """What there is of Moorage in the cluster.
+
+    Raises Refused: what is asked for would lose something.
+    """
+    jobs = cluster.list(JOBS, everywhere=True)
+    if asked.definitions and jobs and not asked.jobs:
+        raise Refused(
+            f"with the definitions all jobs would go, without a final savepoint: jobs={len(jobs)}; "
+            f"end them first (--jobs), or leave out --definitions"
+        )
+    snapshots = cluster.list(SNAPSHOTS, everywhere=True) if asked.definitions else []
+    kept: list[Json] = []
+    if asked.definitions:
+        mine = f"app.kubernetes.io/part-of=moorage,app.kubernetes.io/instance={asked.release}"
+        for kind in _ACCOUNTS:
+            found = cluster.list(kind, mine, everywhere=True)
+            kept += [one for one in found if _namespace(one) != asked.namespace]
+        leases = cluster.list("leases.coordination.k8s.io", everywhere=True)
+        kept += [one for one in leases if _is_ours(one, asked.namespace)]
+    return Found(jobs, snapshots, kept)
+
+
+def plan(asked: Asked, found: Found) -> Iterator[tuple[str, str, str, str]]:
+    """What becomes of each thing, a row each, in the order in which it is done."""
+    ends = "ends with its final savepoint, and is deleted" if asked.jobs else "goes on"
+    for one in found.jobs:
+        yield "job", _namespace(one), _name(one), ends
+    for one in found.snapshots:
+        yield "snapshot", _namespace(one), _name(one), "its object is deleted, its data stay"
+    yield "operator", asked.namespace, asked.release, "is uninstalled by helm"
+    if not asked.definitions:
+        yield "definitions", "", "", "stay, with all jobs and snapshots"
+        return
+    for one in found.kept:
+        yield one["kind"].lower(), _namespace(one), _name(one), "is deleted"
+    for kind in (JOBS, SNAPSHOTS):
+        yield "definition", "", kind, "is deleted"
+
+
+def carry_out(cluster: Cluster, helm: Helm, asked: Asked, found: Found, timeout: float) -> None:
+    """Do it. Raises Refused: a step did not succeed; those before it are done."""
+    if asked.jobs:
+        for one in found.jobs:
+            cluster.delete(JOBS, _name(one), _namespace(one))
+        cluster.wait_until_gone(JOBS, timeout)
+    for one in found.snapshots:
+        # With another policy the operator would delete what is stored.
+        change = {"spec": {"deletionPolicy": "Retain"}}
+        cluster.patch(SNAPSHOTS, _name(one), change, _namespace(one))
+        cluster.delete(SNAPSHOTS, _name(one), _namespace(one))
+    if found.snapshots:
+        cluster.wait_until_gone(SNAPSHOTS, timeout)
+    complain(_said(helm(["uninstall", asked.release, f"--namespace={asked.namespace}"])))
+    for one in found.kept:
+        cluster.delete(one["kind"].lower(), _name(one), _namespace(one))
+    if asked.definitions:
+        for kind in (JOBS, SNAPSHOTS):
+            cluster.delete("customresourcedefinitions", kind)
+
+
+def _said(answer: "subprocess.CompletedProcess[str]") -> str:
+    """Helm's last line. Raises Refused: it did not succeed."""
+    if answer.returncode:
+        raise Refused(last_line(answer.stderr))
+    return last_line(answer.stdout)
+
+
+def _is_ours(lease: Json, namespace: str) -> bool:
+    return _namespace(lease) == namespace and _name(lease).endswith("-leader")
+
+
+def _namespace(found: Json) -> str:
+    return str(found["metadata"].get("namespace", ""))
+
+
+def _name(found: Json) -> str:
+    return str(found["metadata"]["name"])

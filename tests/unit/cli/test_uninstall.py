@@ -1,0 +1,131 @@
+"""`moorage uninstall`: what goes, in which order, and what is refused."""
+
+import json
+import subprocess
+
+import pytest
+
+from moorage.cli import uninstall as module
+from moorage.cli.kubectl import JOBS, SNAPSHOTS
+
+
+def object_of(kind, name, namespace="streams"):
+    return {"kind": kind, "metadata": {"name": name, "namespace": namespace}}
+
+
+class ClusterOfTwo:
+    """kubectl and helm on a cluster with two jobs and a snapshot; what was said, in order."""
+
+    def __init__(self):
+        self.objects = {
+            JOBS: [object_of("StatefulSparkJob", "clicks"), object_of("StatefulSparkJob", "views")],
+            SNAPSHOTS: [object_of("StatefulSparkSnapshot", "clicks-before")],
+            "serviceaccounts": [
+                object_of("ServiceAccount", "spark"),
+                object_of("ServiceAccount", "moorage", "moorage"),
+            ],
+            "roles.rbac.authorization.k8s.io": [object_of("Role", "spark-driver")],
+            "rolebindings.rbac.authorization.k8s.io": [object_of("RoleBinding", "spark-driver")],
+            "leases.coordination.k8s.io": [
+                object_of("Lease", "moorage-leader", "moorage"),
+                object_of("Lease", "somebody-leader", "others"),
+            ],
+        }
+        self.done = []
+        self.helm_error = ""
+
+    def kubectl(self, arguments, _text=""):
+        verb, kind, *words = arguments
+        if verb == "get":
+            assert "--all-namespaces" in words
+            told = json.dumps({"items": self.objects[kind]})
+            return subprocess.CompletedProcess([], 0, told)
+        self.done.append((verb, kind, words[0]))
+        if verb == "patch":
+            assert json.loads(words[words.index("-p") + 1]) == {
+                "spec": {"deletionPolicy": "Retain"}
+            }
+            return subprocess.CompletedProcess([], 0, "{}")
+        known = self.objects.get(kind, [])
+        self.objects[kind] = [one for one in known if one["metadata"]["name"] != words[0]]
+        return subprocess.CompletedProcess([], 0, "")
+
+    def helm(self, arguments):
+        if arguments[0] == "uninstall":
+            self.done.append(tuple(arguments))
+        if self.helm_error:
+            return subprocess.CompletedProcess([], 1, "", self.helm_error)
+        return subprocess.CompletedProcess([], 0, 'release "moorage" uninstalled')
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    made = ClusterOfTwo()
+    monkeypatch.setattr(module, "kubectl_of", lambda _context: made.kubectl)
+    monkeypatch.setattr(module, "helm_of", lambda _context: made.helm)
+    return made
+
+
+HELM = ("uninstall", "moorage", "--namespace=moorage")
+
+
+def test_the_operator_alone_goes_and_jobs_go_on(moorage, cluster):
+    status, out, err = moorage("uninstall", "--yes")
+    assert (status, cluster.done) == (0, [HELM])
+    assert 'release "moorage" uninstalled' in err
+    rows = [line.split(maxsplit=3) for line in out.splitlines()[1:]]
+    assert rows[0] == ["job", "streams", "clicks", "goes on"]
+    assert "stay, with all jobs and snapshots" in out
+
+
+def test_everything_goes_in_the_order_in_which_nothing_is_lost(moorage, cluster):
+    status, out, _ = moorage("uninstall", "--jobs", "--definitions", "--yes")
+    assert status == 0
+    assert cluster.done == [
+        ("delete", JOBS, "clicks"),
+        ("delete", JOBS, "views"),
+        ("patch", SNAPSHOTS, "clicks-before"),
+        ("delete", SNAPSHOTS, "clicks-before"),
+        HELM,
+        ("delete", "serviceaccount", "spark"),
+        ("delete", "role", "spark-driver"),
+        ("delete", "rolebinding", "spark-driver"),
+        ("delete", "lease", "moorage-leader"),
+        ("delete", "customresourcedefinitions", JOBS),
+        ("delete", "customresourcedefinitions", SNAPSHOTS),
+    ]
+    assert "its object is deleted, its data stay" in out
+
+
+def test_definitions_with_jobs_behind_them_are_refused_before_anything_is_done(moorage, cluster):
+    status, _, err = moorage("uninstall", "--definitions", "--yes")
+    assert (status, cluster.done) == (2, [])
+    assert "jobs=2; end them first (--jobs)" in err
+
+
+def test_who_does_not_say_yes_keeps_everything(moorage, cluster):
+    status, out, _ = moorage("uninstall", "--jobs")
+    assert (status, cluster.done) == (1, [])
+    assert "Go on?" in out
+
+
+def test_jobs_that_do_not_end_keep_the_operator(moorage, cluster, monkeypatch):
+    kubectl = cluster.kubectl
+
+    def stuck(arguments, text=""):
+        if arguments[0] == "delete":
+            cluster.done.append(tuple(arguments[:3]))
+            return subprocess.CompletedProcess([], 0, "")
+        return kubectl(arguments, text)
+
+    monkeypatch.setattr(module, "kubectl_of", lambda _context: stuck)
+    status, _, err = moorage("uninstall", "--jobs", "--yes", "--timeout", "1")
+    assert (status, HELM in cluster.done) == (2, False)
+    assert "not deleted yet: clicks, views" in err
+
+
+def test_a_release_that_helm_does_not_know_is_told_before_anything_is_done(moorage, cluster):
+    cluster.helm_error = "Error: release: not found"
+    status, out, err = moorage("uninstall", "--jobs", "--yes")
+    assert (status, cluster.done, out) == (2, [], "")
+    assert "release: not found" in err
