@@ -5,8 +5,8 @@ is forgotten when the watermark says that none can come any more. Called by job 
 `KeyedStream.interval_join`.
 """
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.declarations import parse_duration
@@ -19,6 +19,7 @@ from moorage.api.functions import (
 from moorage.api.join_functions import SIDES, SelectedColumns, ddl_of, select_columns
 from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
+from moorage_state.keyed import MapState
 
 if TYPE_CHECKING:
     from moorage.api.connected_streams import ConnectedStreams
@@ -73,6 +74,48 @@ class _Select(ProcessJoinFunction):
         return self._columns.join(left, right, ctx)
 
 
+class _Waiting:
+    """The rows of one side that wait, by their event time: in state, and in order for a key's turn.
+
+    All rows of a key in an epoch come one after the other, so what the first of them has read and
+    sorted is there for the others.
+    """
+
+    def __init__(self, state: MapState) -> None:
+        self._state = state
+        self.forget()
+
+    def forget(self) -> None:
+        """Another key has its turn."""
+        self._times: list[int] | None = None
+        self._rows: dict[int, list[Any]] = {}
+
+    def add(self, at: int, row: Any) -> None:
+        """Let a row wait."""
+        rows = [*self._state.get(at, ()), row]
+        self._state.put(at, rows)
+        if self._times is not None:
+            if at not in self._rows:
+                insort(self._times, at)
+            self._rows[at] = rows
+
+    def between(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
+        """The rows of these times and all between, with their times, in order."""
+        if self._times is None:
+            self._rows = dict(self._state.entries())
+            self._times = sorted(self._rows)
+        times = self._times
+        for at in times[bisect_left(times, first) : bisect_right(times, last)]:
+            for row in self._rows[at]:
+                yield at, row
+
+    def remove(self, at: int) -> None:
+        """Forget the rows of a time."""
+        self._state.remove(at)
+        if self._times is not None and self._rows.pop(at, None) is not None:
+            del self._times[bisect_left(self._times, at)]
+
+
 class IntervalJoinOperator(KeyedCoProcessFunction):
     """Keeps the rows of both streams for as long as others may come that belong to them.
 
@@ -99,9 +142,10 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
     def open(self, ctx: RuntimeContext) -> None:
         """Get the states: rows by their event time."""
         self._rows = [
-            ctx.get_map_state(MapStateDescriptor(name, "bigint", f"array<{kind}>"))
+            _Waiting(ctx.get_map_state(MapStateDescriptor(name, "bigint", f"array<{kind}>")))
             for name, kind in zip((LEFT_ROWS, RIGHT_ROWS), self._types, strict=True)
         ]
+        self._key: Any = None
         self._function.open(ctx)
 
     def close(self) -> None:
@@ -123,19 +167,24 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
             if (tag := self._late[side]) is not None:
                 yield tag, tuple(row)
             return
-        mine, others = self._rows[side], self._rows[1 - side]
-        mine.put(at, [*mine.get(at, ()), row])
+        self._turn_of(ctx.key)
+        self._rows[side].add(at, row)
         lower, upper = self._bounds[side]
-        near = [entry for entry in others.entries() if lower <= entry[0] - at <= upper]
-        for when, rows in sorted(near, key=itemgetter(0)):
+        for when, other in self._rows[1 - side].between(at + lower, at + upper):
             met = JoinContext(ctx, (when, at) if side else (at, when))
-            for other in rows:
-                pair = (other, row) if side else (row, other)
-                yield from self._function.process_element(*pair, met) or ()
+            pair = (other, row) if side else (row, other)
+            yield from self._function.process_element(*pair, met) or ()
         service.register_event_time_timer(at + max(upper, 0))
 
-    def on_timer(self, timestamp: int, ctx: ProcessContext) -> None:  # noqa: ARG002
+    def _turn_of(self, key: Any) -> None:
+        if key != self._key:
+            self._key = key
+            for rows in self._rows:
+                rows.forget()
+
+    def on_timer(self, timestamp: int, ctx: ProcessContext) -> None:
         """Forget the rows to which nothing belongs that is still to come."""
+        self._turn_of(ctx.key)
         for (_, upper), rows in zip(self._bounds, self._rows, strict=True):
             rows.remove(timestamp - max(upper, 0))
 

@@ -5,6 +5,7 @@ Decides what `select` of a join may name. Called by job files and by the joins.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.functions import RuntimeContext
@@ -14,9 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SIDES = ("left", "right")
-WINDOW = ("start", "end")
+WINDOW = ("window.start", "window.end")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_WINDOW_SIDE = 2
 
 
 class JoinFunction:
@@ -61,24 +61,24 @@ class SelectedColumns(JoinFunction):
     """Makes a row of columns of both sides, and of the window's start and end.
 
     Args:
-        places: by column, 0 for the left side, 1 for the right, 2 for the window; and where there.
+        places: of its columns, in what left row, right row and window are one after the other.
+        rights: how many columns a right row has.
+        windowed: whether it has columns of the window.
     """
 
-    def __init__(self, places: Sequence[tuple[int, int]]) -> None:
-        self._places = tuple(places)
-        self._windowed = any(side == _WINDOW_SIDE for side, _ in places)
+    def __init__(self, places: Sequence[int], rights: int, *, windowed: bool) -> None:
+        self._pick = itemgetter(*places)
+        self._single = len(places) == 1
+        self._no_right = (None,) * rights
+        self._windowed = windowed
 
     def join(self, left: Any, right: Any, ctx: Any) -> Iterable[Any]:
-        """See `JoinFunction`; of a side that is None all columns are null."""
-        sources: tuple[Any, ...] = left, right
+        """See `JoinFunction`; without a right row all its columns are null."""
+        whole = left + (self._no_right if right is None else right)
         if self._windowed:
-            sources = left, right, [_EPOCH + timedelta(milliseconds=t) for t in ctx.window]
-        return (
-            tuple(
-                None if sources[side] is None else sources[side][index]
-                for side, index in self._places
-            ),
-        )
+            whole += tuple(_EPOCH + timedelta(milliseconds=t) for t in ctx.window)
+        row = self._pick(whole)
+        return ((row,) if self._single else row,)
 
 
 def select_columns(
@@ -95,15 +95,12 @@ def select_columns(
         UserError: there is none, or one is not there.
     """
     known = {
-        f"{side}.{field.name}": (number, index, field.dataType.simpleString())
-        for number, (side, schema) in enumerate(zip(SIDES, schemas, strict=True))
-        for index, field in enumerate(schema.fields)
+        f"{side}.{field.name}": field.dataType.simpleString()
+        for side, schema in zip(SIDES, schemas, strict=True)
+        for field in schema.fields
     }
     if windowed:
-        known |= {
-            f"window.{name}": (_WINDOW_SIDE, index, "timestamp")
-            for index, name in enumerate(WINDOW)
-        }
+        known |= dict.fromkeys(WINDOW, "timestamp")
     if not named:
         raise UserError(
             f"select names the columns of the result: uid={uid}; write "
@@ -116,10 +113,11 @@ def select_columns(
                 f"select takes columns of the sides: uid={uid} {name}={given!r}; these are there: "
                 f"{list(known)}"
             )
-        side, index, kind = known[given]
-        columns.append(f"`{name}` {kind}")
-        places.append((side, index))
-    return ", ".join(columns), SelectedColumns(places)
+        columns.append(f"`{name}` {known[given]}")
+        places.append(list(known).index(given))
+    of_window = any(given in WINDOW for given in named.values())
+    function = SelectedColumns(places, len(schemas[1].fields), windowed=of_window)
+    return ", ".join(columns), function
 
 
 def ddl_of(schema: "StructType") -> str:

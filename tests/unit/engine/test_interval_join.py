@@ -131,6 +131,10 @@ def test_rows_are_forgotten_when_nothing_can_belong_to_them_any_more():
         join.process_watermark(130)
         assert join.state("left-rows", "a") == {105: [("a", 3, 105)]}
         join.process_watermark(135)
+        rows = [("b", n, 140 + n % 3) for n in range(6)]
+        assert len(join.crash_and_replay(*rows, second=[("b", 0, at) for at in (136, 150)])) == 12
+        join.process_watermark(190)
+        assert join.keys() == []
         join.process(second=[("a", 1, 200)])
         assert join.timers("a") == [210]
         join.process_watermark(210)
