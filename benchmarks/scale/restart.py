@@ -207,7 +207,7 @@ class Cluster:
         await response.prepare(request)
         self._watches[kind].add(queue)
         try:
-            while not (request.transport is None or request.transport.is_closing()):
+            while True:
                 try:
                     async with asyncio.timeout(_BOOKMARKS):
                         line = await queue.get()
@@ -216,9 +216,10 @@ class Cluster:
                     mark = {"type": "BOOKMARK", "object": {"kind": kind, "metadata": meta}}
                     line = json.dumps(mark).encode() + b"\n"
                 await response.write(line)
+        except ConnectionResetError:
+            return response
         finally:
             self._watches[kind].discard(queue)
-        return response
 
 
 def _discovered(answer: Any) -> Any:

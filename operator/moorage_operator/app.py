@@ -50,13 +50,12 @@ _Result = TypeVar("_Result")
 
 # Every request of a pass has a time limit of its own: only a bug keeps one up for so long.
 _STUCK = 300.0
-# A thousand namespaces at once would be a thousand requests in one second, at every start.
-_LISTS_AT_ONCE = 8
+# A thousand namespaces at once would be thousands of requests in one second, at every start.
+_LISTS_AT_ONCE = 4
 # Seconds that the first lists wait for watches to begin; later, they are made again after that.
 _UNTIL_WATCHES = 10.0
 _LIST_AGAIN = 30.0
 """Seconds until a namespace that could not be listed is tried again."""
-_KINDS: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot")
 # New objects until the youngest are looked at; how many such looks until older ones are.
 _GARBAGE = (20_000, 20, 50)
 # Seconds over which the objects of a list are woken, so that they do not all come at once.
@@ -209,22 +208,22 @@ class App:
                 # What happened before a watch began, none need have shown.
                 fresh = anew.is_set()
                 anew.clear()
-                listings = [
-                    *[
-                        await self._take_in(one, namespace, spread=spread, fresh=fresh)
-                        for one in _KINDS
-                    ],
-                    await self._list_pods(namespace, fresh=fresh),
-                ]
-                if namespace not in self._learned:
-                    await self._list_revisions(namespace)
+                jobs = await self._take_in(
+                    "StatefulSparkJob", namespace, spread=spread, fresh=fresh
+                )
+                # What is known of the others rests on jobs; else each waits for its own pages.
+                snapshots, pods, _ = await _all(
+                    self._take_in("StatefulSparkSnapshot", namespace, spread=spread, fresh=fresh),
+                    self._list_pods(namespace, fresh=fresh),
+                    self._list_revisions(namespace),
+                )
         except ClusterError as error:
             anew.set()
             self.namespaces.listed(namespace, str(error))
         else:
             self.namespaces.listed(namespace)
             if not anew.is_set():
-                self._show_canary(listings)
+                self._show_canary((jobs, snapshots, pods))
 
     async def _take_in(
         self, kind: Kind, namespace: Namespace, *, spread: float, fresh: bool
@@ -249,16 +248,21 @@ class App:
 
     async def _list_pods(self, namespace: Namespace, *, fresh: bool) -> Listing:
         listing = self.watched.listing("Pod", namespace, fresh=fresh)
-        for role in ("driver", "executor"):
+
+        async def take(role: str) -> None:
             # Anybody may put the one label on a pod; only those with the other are watched.
             selector = joined(f"{ROLE_LABEL}={role}", JOB_LABEL, self.selection.selector)
             async for page in self.cluster.pages("Pod", namespace, selector):
                 listing.take(page, role)
+
+        await _all(take("driver"), take("executor"))
         listing.end()
         return listing
 
     async def _list_revisions(self, namespace: Namespace) -> None:
         """Once, as they do not change; else the first pass of each job reads its own."""
+        if namespace in self._learned:
+            return
         selector = joined(JOB_UID_LABEL, self.selection.selector)
         try:
             async for page in self.cluster.pages("ControllerRevision", namespace, selector):
@@ -273,6 +277,15 @@ class App:
         for one in listings:
             if one.news is not None and self.namespaces.is_watched(one.namespace, one.kind):
                 self.canary.listed(one.kind, one.namespace, one.news, self.watched.knows)
+
+
+async def _all(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+    """What comes of each; the first error only once none is under way any more."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for one in results:
+        if isinstance(one, BaseException):
+            raise one
+    return results
 
 
 def spare_collector() -> None:

@@ -269,6 +269,9 @@ def _settings(selector: str) -> kopf.OperatorSettings:
     # so much as a bookmark for a little more than a minute is ended by Kopf.
     settings.watching.client_timeout = 300
     settings.watching.chunk_size = 500
+    # For so long an object that had an event has a task, a queue and its newest body: a node that
+    # goes, or a fleet that starts, is an event of each of its pods.
+    settings.queueing.idle_timeout = 0.5
     settings.watching.label_selectors["", "v1", "pods"] = joined(JOB_LABEL, selector)
     if selector:
         for kind in ("statefulsparkjobs", "statefulsparksnapshots"):
