@@ -56,8 +56,9 @@ _LISTS_AT_ONCE = 4
 _UNTIL_WATCHES = 10.0
 _LIST_AGAIN = 30.0
 """Seconds until a namespace that could not be listed is tried again."""
-# New objects until the youngest are looked at; how many such looks until older ones are.
-_GARBAGE = (20_000, 20, 50)
+# New objects until the youngest are looked at, more than a page of a list is made of; how many such
+# looks until older ones are.
+_GARBAGE = (200_000, 20, 50)
 # Seconds over which the objects of a list are woken, so that they do not all come at once.
 _SPREAD = 10.0
 
@@ -114,9 +115,8 @@ class App:
             group.create_task(self.queue.run())
             for namespace in self.namespaces.names:
                 group.create_task(self._relist(namespace))
-            await self.queue.rest()
-            seconds = time.monotonic() - begun
-            _log.info("all was looked at: objects=%s seconds=%.1f", self.queue.known, seconds)
+            many, seconds = await self.queue.once(), time.monotonic() - begun
+            _log.info("all was looked at: objects=%s seconds=%.1f", many, seconds)
 
     async def drain(self) -> None:
         """Begin nothing more, and let passes under way end. `run` is then to be cancelled."""

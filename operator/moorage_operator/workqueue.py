@@ -78,7 +78,9 @@ class WorkQueue:
     _running: dict[Ref, float] = field(default_factory=dict)
     _stopping: bool = False
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
-    _none_due: asyncio.Event = field(default_factory=asyncio.Event)
+    _unseen: set[Ref] = field(default_factory=set)
+    """Those that have had no pass yet, of what was due once."""
+    _all_seen: asyncio.Event = field(default_factory=asyncio.Event)
     _group: asyncio.TaskGroup | None = None
 
     def wake(self, ref: Ref, after: float = 0.0) -> None:
@@ -133,9 +135,14 @@ class WorkQueue:
             return False
         return True
 
-    async def rest(self) -> None:
-        """Wait until no object is due that has no pass yet."""
-        await self._none_due.wait()
+    async def once(self) -> int:
+        """Wait until each object that is due or at its pass has had it; how many there are."""
+        self._unseen = {*self._running, *(ref for due in self._due.values() for ref in due)}
+        many = len(self._unseen)
+        if many:
+            self._all_seen.clear()
+            await self._all_seen.wait()
+        return many
 
     async def run(self) -> None:
         """Work until cancelled; a pass under way is cancelled with it."""
@@ -168,7 +175,6 @@ class WorkQueue:
             entry.again = True
         elif not entry.ready:
             entry.ready, entry.due = True, asyncio.get_running_loop().time()
-            self._none_due.clear()
             self._due.setdefault(ref.namespace, deque()).append(ref)
             # Not now: wake-ups that come together are one.
             asyncio.get_running_loop().call_soon(self._begin_due)
@@ -191,8 +197,6 @@ class WorkQueue:
             self._under_way[ref.namespace] += 1
             self._take(ref, entry)
             self._group.create_task(self._pass(ref, entry))
-        if self._group is not None and not self._due:
-            self._none_due.set()
 
     def _next(self) -> Ref | None:
         """The next object, of the first namespace that may have another pass."""
@@ -223,6 +227,9 @@ class WorkQueue:
         finally:
             entry.running = False
             del self._running[ref]
+            self._unseen.discard(ref)
+            if not self._unseen:
+                self._all_seen.set()
             _less(self._under_way, ref.namespace)
             if entry.working:
                 self._give(ref, entry)

@@ -271,18 +271,22 @@ async def test_a_namespace_whose_passes_all_hang_leaves_workers_to_the_others(qu
     assert not queue.waiting
 
 
-async def test_there_is_rest_once_everything_that_is_due_has_its_pass(queue, hands):
+async def test_all_that_is_due_at_the_start_is_seen_once_each_pass_of_it_has_ended(queue, hands):
     hands.gates = {A: asyncio.Event(), B: asyncio.Event()}
     others = [Ref("StatefulSparkJob", "n", f"c{number}") for number in range(4)]
     hands.gates |= {one: asyncio.Event() for one in others}
     for ref in (A, B, *others):
         queue.wake(ref)
-    resting = asyncio.create_task(queue.rest())
+    seen = asyncio.create_task(queue.once())
     await turns()
-    assert queue.waiting > 0
-    assert not resting.done()
-    for gate in hands.gates.values():
+    *first, last = hands.gates.values()
+    for gate in first:
         gate.set()
+    await turns(50)
+    assert not queue.waiting
+    assert not seen.done(), "one is under way"
+    queue.wake(A)
+    last.set()
     async with asyncio.timeout(5.0):
-        await resting
+        assert await seen == 6
     assert set(hands.begun) == {A, B, *others}
