@@ -6,7 +6,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from benchmarks.scale.restart import Cluster, settled
 
-from moorage_operator.shown import page_of
+from moorage_operator.watch_cache import page_of
 
 PODS = "/api/v1/pods?limit=3&labelSelector=moorage.dev/role%3Dexecutor"
 
