@@ -112,7 +112,7 @@ class Checkpointer:
         self._output = output
         self._reporter = reporter
         self._clock = clock
-        manifests = ManifestMaker(settings, graph, writer, run)
+        manifests = ManifestMaker(settings, graph, writer, run, reporter.progress.graph)
         self._snapshots = SnapshotWriter(graph, store, writer, fleet, manifests, clock)
         self._background = Background()
         self._materialization = (

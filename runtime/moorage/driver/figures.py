@@ -14,6 +14,7 @@ from moorage.driver.views import EpochPhases, GraphView, NodeView, QueryableView
 from moorage.engine.acks import Ack, EpochOutcome
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.kv_states import KvStateLocationRegistry
+from moorage.redaction import redact
 from moorage.texts import duration_text
 
 _TOLD_SECONDS = 1.0
@@ -100,7 +101,9 @@ def queryable_of(known: KvStateLocationRegistry) -> tuple[QueryableView, ...]:
 
 
 def _source(node: InputNode) -> NodeView:
-    return NodeView("source", node.uid, " ".join(filter(None, (node.source, node.files))))
+    # It goes into manifests, where no credentials belong.
+    about = redact(" ".join(filter(None, (node.source, node.files))), {})
+    return NodeView("source", node.uid, about)
 
 
 def _connect(drawing: _Drawing, stream: DataStream, target: int) -> None:

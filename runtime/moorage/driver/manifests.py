@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyspark
+from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from moorage import __version__
 from moorage.api.graph import JobGraph
 from moorage.api.sinks import Committable
 from moorage.driver.settings import JobSettings
-from moorage.driver.views import CheckpointView, SavepointView
+from moorage.driver.views import CheckpointView, GraphView, SavepointView
 from moorage.engine.event_time import JobClocks, Watermarks
 from moorage.engine.fleet import (
     FleetUpload,
@@ -68,6 +69,9 @@ UID_MAPPING = "uid_mapping"
 VALUE_TIMES = "value_times"
 """Where a manifest keeps event times by the values of a column; not there where none counts so."""
 
+GRAPH = "graph"
+"""In a manifest's extra: what the job is made of, for people; see `GraphView`."""
+
 SPARK_VERSION = "spark_version"
 """In a manifest's extra: the Spark that wrote it."""
 
@@ -92,12 +96,17 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class ManifestMaker:
-    """Makes the manifests of one run."""
+    """Makes the manifests of one run.
+
+    Attributes:
+        drawn: the job's graph for people; None leaves it out.
+    """
 
     settings: JobSettings
     graph: JobGraph
     writer: LogWriter
     run: int
+    drawn: GraphView | None = None
 
     def make(
         self,
@@ -186,6 +195,8 @@ class ManifestMaker:
                 STATELESS: settings.in_one_epoch and boundary.epoch > 0,
                 UID_MAPPING: dict(settings.restore.uid_mapping),
                 SPARK_VERSION: pyspark.__version__,
+                # By way of JSON: opaque parts are read back as they were written.
+                **({GRAPH: decode(encode(self.drawn))} if self.drawn is not None else {}),
                 **(
                     {VALUE_TIMES: values}
                     if (values := boundary.watermarks.values_to_json())

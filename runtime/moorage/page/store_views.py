@@ -6,9 +6,13 @@ Pure; `clean` as in `views`.
 from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
+
+from moorage.driver.views import GraphView
 from moorage.offline.description import Description
 from moorage.offline.listing import CheckpointRow, Listing, SavepointRow
 from moorage.page.charts import bars, summary
+from moorage.page.graph import drawing_of
 from moorage.page.parts import (
     MOST_ROWS,
     MOST_TEXT,
@@ -31,6 +35,7 @@ _SAVEPOINTS = (
     ("Name", "Standing", "Format", "Checkpoint", "Epoch", "Size", "Restore with"),
     frozenset({3, 4, 5}),
 )
+_NODES = (("Node", "Kind", "What"), frozenset[int]())
 _STATES = (("Operator", "State", "Kind", "Type", "Keys"), frozenset[int]())
 _RANGES = (
     ("Operator", "Subtask", "Key groups", "Size", "Files", "Format"),
@@ -51,6 +56,7 @@ def page_of_store(found: Listing, newest: Description | None, now: datetime, cle
         [Problem("", clean(text)[:MOST_TEXT]) for text in found.warnings],
         [
             _overview(found, newest, clean),
+            *_graph(newest, clean),
             _state(newest, clean),
             _checkpoints(found.checkpoints, clean),
             _savepoints(found.savepoints, clean),
@@ -76,6 +82,17 @@ def _overview(found: Listing, newest: Description | None, clean: Clean) -> Secti
             if at is not None
         ]
     return Section("overview", "Overview", pairs=pairs)
+
+
+def _graph(newest: Description | None, clean: Clean) -> list[Section]:
+    """What the job is made of, where its checkpoint says so."""
+    try:
+        graph = msgspec.convert(newest.extra["graph"] if newest else None, GraphView)
+    except (KeyError, msgspec.ValidationError):
+        return []
+    drawing = drawing_of(graph, {}, clean, size_text)
+    rows = [(clean(node.uid), node.kind, clean(node.about)) for node in graph.nodes]
+    return [Section("graph", "Graph", drawing=drawing, tables=[Rows("Nodes", *_NODES, rows)])]
 
 
 def _state(newest: Description | None, clean: Clean) -> Section:

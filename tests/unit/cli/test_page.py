@@ -1,16 +1,22 @@
 """`moorage report`, `moorage ui`, and the page of `moorage run`."""
 
+import json
 import re
 import socket
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
 from urllib.request import urlopen
 
+import msgspec
 import pytest
+from moorage_testing.page_samples import GRAPH
 
 from moorage.cli import app as cli
 from moorage.cli import page as cli_page
 from moorage.driver.types import JobProgress, RunOutcome, RunResult
+from moorage.page.store_views import page_of_store
 
 FINISHED = RunResult(RunOutcome.FINISHED, 41, 5, 1.0)
 
@@ -24,6 +30,18 @@ def test_a_report_of_a_store_is_one_file(moorage, directory, tmp_path):
     assert "<td>--restore chk-2</td>" in html
     assert "<dt>Restore point</dt><dd>chk-3 at epoch" in html
     assert re.search(r"<td>\d+ to \d+</td><td class=\"number\">[\d.]+ K?i?B</td>", html)
+
+
+def test_a_stores_page_draws_the_graph_that_its_restore_point_has(directory):
+    found, newest = cli_page._look(str(directory), datetime.now(UTC))
+    assert newest is not None
+    told = {"format": 1, **json.loads(msgspec.json.encode(GRAPH))}
+    for extra, sections in (({"graph": told}, 1), ({"graph": {"nodes": 7}}, 0), ({}, 0)):
+        page = page_of_store(found, replace(newest, extra=extra), datetime.now(UTC), str)
+        drawn = [one.drawing for one in page.sections if one.drawing is not None]
+        assert len(drawn) == sections
+        for drawing in drawn:
+            assert [box.lines[0] for box in drawing.boxes] == [node.uid for node in GRAPH.nodes]
 
 
 def test_a_report_that_cannot_be_written_is_a_clear_error(moorage, directory, tmp_path):

@@ -33,7 +33,7 @@ def make_job():
 def made_at():
     """The manifest of a job without operators that has come to these watermarks."""
 
-    def make(watermarks):
+    def make(watermarks, drawn=None):
         settings: Any = SimpleNamespace(
             name="clicks",
             max_parallelism=128,
@@ -45,6 +45,7 @@ def made_at():
         writer: Any = SimpleNamespace(lineage="lineage-1", fence=1)
         nothing = FleetUpload({}, objects=0, bytes_written=0, bytes_inline=0)
         boundary = Boundary(epoch=1, source={}, watermarks=watermarks, schemas={})
-        return ManifestMaker(settings, JobGraph(), writer, run=0).make(1, boundary, nothing, {})
+        maker = ManifestMaker(settings, JobGraph(), writer, 0, drawn)
+        return maker.make(1, boundary, nothing, {})
 
     return make

@@ -3,6 +3,7 @@
 from dataclasses import astuple
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from moorage.api.file_sink import FileSink
@@ -10,8 +11,11 @@ from moorage.api.functions import KeyedProcessFunction, OutputTag
 from moorage.api.graph import Branch, InputNode, JobGraph, OperatorNode, SinkNode
 from moorage.api.streams import DataStream
 from moorage.driver.figures import Figures, graph_view
+from moorage.driver.views import GraphView, NodeView
 from moorage.engine.acks import Ack, EpochOutcome
+from moorage.engine.event_time import Watermarks
 from moorage_state.server.operations import RangeSpec
+from moorage_state.snapshots import decode_snapshot, encode_manifest
 
 NOTHING: Any = None
 
@@ -35,7 +39,8 @@ def operator_of(uid, upstream):
 
 
 def test_a_graph_shows_each_node_once_and_who_reads_what():
-    clicks, views = InputNode("clicks", NOTHING, "/in", "json"), InputNode("views", NOTHING)
+    clicks = InputNode("clicks", NOTHING, "s3a://user:secret@bucket/in", "json")
+    views = InputNode("views", NOTHING)
     both = (Branch(clicks, (cleaned,)), Branch(views))
     count = operator_of("count", stream(both))
     top = operator_of("top", stream(operator=count))
@@ -46,7 +51,7 @@ def test_a_graph_shows_each_node_once_and_who_reads_what():
     view = graph_view(JobGraph([clicks, views], [count, top], sinks))
     nodes = [(node.kind, node.uid, node.about) for node in view.nodes]
     assert nodes == [
-        ("source", "clicks", "json /in"),
+        ("source", "clicks", "json s3a://***@bucket/in"),
         ("source", "views", ""),
         ("operator", "count", "Count by user"),
         ("transform", "clicks", "cleaned"),
@@ -65,6 +70,13 @@ def test_a_graph_shows_each_node_once_and_who_reads_what():
         ("count", "late", "late"),
         ("clicks", "raw", ""),
     ]
+
+
+def test_a_manifest_has_the_graph_as_it_is_shown(made_at):
+    view = GraphView((NodeView("source", "clicks", "json"), NodeView("sink", "out")), ((0, 1, ""),))
+    made = decode_snapshot(encode_manifest(made_at(Watermarks({}, {}), view)), "it")
+    assert msgspec.convert(made.extra["graph"], GraphView) == view
+    assert "graph" not in made_at(Watermarks({}, {})).extra
 
 
 class Fleet:
