@@ -23,17 +23,16 @@ class StableAfter(Model):
 
 
 class Rollback(Model):
-    """Going back to the last good version when a new one does not become ready."""
+    """Going back to the last stable version when a new one does not become stable."""
 
     enabled: bool = False
-    """Whether to; no effect in this release, which says so: a new version that does not become
-    ready is tried again until the spec is changed."""
+    """Whether to, by itself: only while the new version has published nothing."""
 
     readiness_timeout: _Positive = Duration("10m")
-    """How long a new version has; no effect in this release, which says so."""
+    """How long a new version has to become stable, from its first start."""
 
     stable_after: StableAfter = StableAfter()
-    """When it counts as good."""
+    """When it is stable."""
 
 
 class Upgrade(Model):

@@ -144,6 +144,18 @@ class AttemptStatus(Report):
     ended_at: Moment | None = None
 
 
+class Trial(Report):
+    """A version that has not been stable yet, after one that was."""
+
+    revision: str
+    since: Moment
+    """When its first attempt began."""
+    checkpoint_id: int = 0
+    """The newest checkpoint of the version before."""
+    restore_point: RestorePointStatus
+    """What it began from."""
+
+
 class Reconciliation(Report):
     """Which specs were acted on."""
 
@@ -153,6 +165,8 @@ class Reconciliation(Report):
     """The last one that became stable."""
     running_revision: str = ""
     """The last one whose stream ran."""
+    trial: Trial | None = None
+    """The one that runs, or is to, while it is not stable and another one was."""
     rejected_spec_hash: str = ""
     """A spec that was given up and is not tried again."""
     rejected_message: str = ""
@@ -208,6 +222,7 @@ class Triggers(Report):
     savepoint: str = ""
     checkpoint: str = ""
     restart: str = ""
+    rollback: str = ""
 
 
 class SnapshotsStatus(Report):

@@ -11,7 +11,6 @@ from typing import Any
 
 from moorage_api.compute import Autoscaler
 from moorage_api.job import JobSpec, StatefulSparkJob
-from moorage_api.lifecycle import Rollback
 from moorage_api.model import Model
 from moorage_api.problems import Problem
 
@@ -64,16 +63,6 @@ def without_effect(spec: JobSpec) -> Iterator[Problem]:
     What was a default once stands in objects that were stored then, whoever wrote them: leaving it
     out of a manifest does not take it away.
     """
-    rollback = spec.upgrade.rollback
-    if rollback.enabled:
-        reason = (
-            "is true, and this release does not roll back: a new version that does not get ready "
-            "is tried again until the spec is changed"
-        )
-        yield Problem("spec.upgrade.rollback.enabled", reason, "set it to false")
-    if rollback.readiness_timeout != Rollback().readiness_timeout:
-        reason = f"is {rollback.readiness_timeout}, and this release does not roll back"
-        yield Problem("spec.upgrade.rollback.readinessTimeout", reason, "leave it out")
     scaler = spec.scaling.autoscaler
     if scaler != Autoscaler() and not scaler.enabled:
         reason = "is set, and this release has no autoscaler"

@@ -15,6 +15,7 @@ from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import checkpoint_due, estranged, trouble
 from moorage_operator.decide.phase import PAUSED, is_suspended, slow_start, stuck, stuck_executor
 from moorage_operator.decide.preflight import preflight_text
+from moorage_operator.decide.rollback import hindrance, is_late
 from moorage_operator.decide.specs import is_new_nonce, newest_name, policy, running_spec
 from moorage_operator.world import StoreView, Unreadable
 
@@ -28,6 +29,9 @@ PODS_UNREADABLE = "PodsUnreadable"
 WITHOUT_EFFECT = "FieldsWithoutEffect"
 """The spec is good and sets something that this release passes over."""
 
+
+ROLLBACK_BLOCKED = "RollbackBlocked"
+"""A version that does not become stable has published output: a person decides."""
 
 _UNREACHABLE = "DriverUnreachable"
 
@@ -261,6 +265,9 @@ def _checkpointing(draft: Draft) -> _Said:
 def _stable(draft: Draft) -> _Said:
     if draft.is_active and draft.attempt.stable_since is not None:
         return _Said("True", "Stable")
+    blocked = hindrance(draft) if draft.on_trial and is_late(draft) else ""
+    if blocked:
+        return _Said("False", ROLLBACK_BLOCKED, blocked)
     if not draft.is_active or draft.attempt.running_since is None:
         return _Said("False", "NotRunning")
     spec = policy(draft)
@@ -321,8 +328,8 @@ def _event_reason(draft: Draft, new: Condition) -> str:
         return _ON_FALSE[new.type]
     if new.reason == ACTION_FAILED:
         return ACTION_FAILED if new.type == "Degraded" else ""
-    if new.reason == WITHOUT_EFFECT:
-        return WITHOUT_EFFECT
+    if new.reason in (WITHOUT_EFFECT, ROLLBACK_BLOCKED):
+        return new.reason
     if new.reason == EXECUTORS_MISSING:
         # One that is only late needs nobody.
         return EXECUTORS_MISSING if stuck_executor(draft) is not None else ""

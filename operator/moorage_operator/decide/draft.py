@@ -107,6 +107,11 @@ class Draft:
         return self.meta.annotation("paused") == "true"
 
     @property
+    def on_trial(self) -> bool:
+        """Whether a version runs, or is to, that is not stable after one that was."""
+        return self.status.reconciliation.trial is not None
+
+    @property
     def tag(self) -> str:
         """Tells this object's names from those of another object of its name."""
         return "".join(c for c in self.meta.uid if c.isalnum())[:8]

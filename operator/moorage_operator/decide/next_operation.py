@@ -14,6 +14,7 @@ from moorage_operator.decide.preflight import preflight_task, preflight_view
 from moorage_operator.decide.recover import FailureKind, after_end, finish, restart
 from moorage_operator.decide.rescale import begin_rescale, is_interrupted, rescaling, take_back
 from moorage_operator.decide.restore_point import path_store_task
+from moorage_operator.decide.rollback import follow_rollback, roll_back_if_late
 from moorage_operator.decide.specs import (
     desired,
     give_up,
@@ -254,6 +255,10 @@ def _running(draft: Draft) -> None:
     pod = draft.pod
     if pod is not None and pod.deleted_at is not None:
         draft.wake(draft.config.busy_resync)
+        return
+    if draft.meta.annotation("rollback") and follow_rollback(draft):
+        return
+    if draft.on_trial and roll_back_if_late(draft):
         return
     _forget_old_failures(draft)
     found, spec = trouble(draft), policy(draft)

@@ -18,6 +18,7 @@ from moorage_api.status import OperationType
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import remove
 from moorage_operator.decide.operations import FAILED, begin, block
+from moorage_operator.decide.rollback import is_late, roll_back
 from moorage_operator.decide.specs import desired, is_new_nonce, newest_name, policy
 from moorage_operator.world import PodView, StoreView
 
@@ -262,12 +263,19 @@ def after_end(draft: Draft, reason: str = "", message: str = "") -> None:
     draft.tell("Warning", reason, message or reason, f"{attempt.number}")
     if _ended_in_restore(draft, reason):
         draft.put_restarts(restore_failures=draft.status.restarts.restore_failures + 1)
+    hopeless = kind is FailureKind.REFUSED or _restore_fails(draft) or is_late(draft)
+    if hopeless and roll_back(draft, f"{reason}: {message}"):
+        return
     if kind is FailureKind.REFUSED:
         _refuse(draft, reason, f"{message}; {_FIXES.get(reason, _FIX)}", reason)
-    elif draft.status.restarts.restore_failures >= _RESTORE_TRIES:
+    elif _restore_fails(draft):
         _refuse(draft, "RestoreFailing", _restore_failing(draft, message), reason)
     else:
         restart(draft, kind, reason, message)
+
+
+def _restore_fails(draft: Draft) -> bool:
+    return draft.status.restarts.restore_failures >= _RESTORE_TRIES
 
 
 def finish(draft: Draft) -> None:
@@ -291,7 +299,8 @@ def restart(draft: Draft, kind: FailureKind, reason: str, message: str) -> None:
     )
     window = _window(draft, rules)
     if counts and 0 <= rules.max_restarts <= len(window):
-        _give_up(draft, rules, reason, message)
+        if not roll_back(draft, f"{reason}: {message}"):
+            _give_up(draft, rules, reason, message)
         return
     restarts = draft.status.restarts
     wait = _wait(draft, kind, rules)

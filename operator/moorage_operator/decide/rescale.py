@@ -189,7 +189,7 @@ def _done(draft: Draft, text: str) -> None:
     draft.put_attempt(revision=name)
     draft.put_reconciliation(current_revision=name, running_revision=name)
     if old.stable_since is not None:
-        draft.put_reconciliation(stable_revision=name)
+        draft.put_reconciliation(stable_revision=name, trial=None)
     end(draft)
     draft.tell("Normal", "RescaledInPlace", text, operation.id)
 

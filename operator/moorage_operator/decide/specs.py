@@ -110,8 +110,12 @@ def _last_good(draft: Draft) -> Revision | None:
     wanted = [status.operation.target_revision] if status.operation is not None else []
     if _rejected(draft):
         wanted.clear()
-    wanted += [draft.attempt.revision, status.reconciliation.current_revision]
-    return next((known[name] for name in wanted if name in known), None)
+    done = status.reconciliation
+    wanted += [draft.attempt.revision, done.current_revision, done.stable_revision]
+    good = (known[name] for name in wanted if name in known)
+    # Of one that was rolled back there is an attempt, and it is not what to go on with.
+    left = (one for one in good if not _rejected(draft) or one.spec_hash != done.rejected_spec_hash)
+    return next(left, None)
 
 
 def give_up(draft: Draft, why: str = "") -> None:

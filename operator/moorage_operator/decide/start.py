@@ -15,6 +15,7 @@ from moorage_operator.decide.leaving import being_released, note_left
 from moorage_operator.decide.operations import begin, block, end
 from moorage_operator.decide.recover import after_end, finish
 from moorage_operator.decide.restore_point import Obstacle, next_restore, obstacle
+from moorage_operator.decide.rollback import note_start, roll_back_if_late
 from moorage_operator.decide.specs import (
     desired,
     give_up,
@@ -40,7 +41,7 @@ def fencing(draft: Draft) -> None:
         finish(draft)
     elif desired(draft) == "Suspended":
         _rest(draft)
-    elif not _waits(draft):
+    elif not (draft.on_trial and roll_back_if_late(draft)) and not _waits(draft):
         _launch(draft)
 
 
@@ -73,6 +74,8 @@ def verifying(draft: Draft) -> None:
     elif _new_restart(draft):
         draft.put_triggers(restart=draft.meta.annotation("restart"))
         _supersede(draft)
+    elif draft.on_trial and roll_back_if_late(draft):
+        return
     elif _hangs(draft):
         text = f"the stream did not run within {draft.config.start_timeout:.0f} s"
         after_end(draft, reason="StartTimedOut", message=f"{text}, and the driver does not answer")
@@ -185,6 +188,8 @@ def _count_up(draft: Draft, revision: str, point: RestorePointStatus) -> None:
     note_left(draft, revision)
     spec = draft.world.revisions[revision].spec
     old = draft.status.reconciliation
+    if old.stable_revision:
+        note_start(draft, revision, point)
     draft.put(
         next_restore=None,
         job=JobView(),
@@ -289,6 +294,8 @@ def _done(draft: Draft) -> None:
             seconds = (draft.now - restored.completed_at).total_seconds()
             age = f", {max(0.0, seconds):.0f} s old"
         draft.tell("Normal", "Restored", f"Restored from {restored.path}{age}", operation.id)
+    if operation.type == "Rollback":
+        draft.tell("Normal", "RolledBack", f"{attempt.revision} runs again", operation.id)
     if operation.type == "Resume":
         draft.tell("Normal", "Resumed", "The job runs again", operation.id)
     status = draft.status.reconciliation

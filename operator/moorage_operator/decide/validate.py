@@ -125,7 +125,7 @@ def _fixed(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
 
 
 _DOMAIN = "moorage.dev/"
-_ORDERS = ("savepoint", "checkpoint", "restart", "adopt-lineage")
+_ORDERS = ("savepoint", "checkpoint", "restart", "rollback", "adopt-lineage")
 _SWITCHES = ("paused", "skip-final-savepoint")
 
 

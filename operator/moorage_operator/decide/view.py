@@ -195,4 +195,4 @@ def _note_stable(draft: Draft, report: DriverState) -> None:
         draft.wake_at(good_at)
         return
     draft.put_attempt(stable_since=draft.now)
-    draft.put_reconciliation(stable_revision=attempt.revision)
+    draft.put_reconciliation(stable_revision=attempt.revision, trial=None)

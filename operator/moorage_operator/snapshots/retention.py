@@ -25,6 +25,7 @@ def uses(snapshot: SnapshotView, job: JobFacts | None) -> tuple[str, ...]:
         found += _specs(snapshot, job)
         found += _operation(snapshot, job)
         found += _attempt(snapshot, job)
+        found += _trial(snapshot, job)
         found += _next(snapshot, job)
         found += _newest_point(snapshot, job)
     return tuple(dict.fromkeys(found))
@@ -58,13 +59,17 @@ def _operation(snapshot: SnapshotView, job: JobFacts) -> Iterator[str]:
 
 
 def _attempt(snapshot: SnapshotView, job: JobFacts) -> Iterator[str]:
-    attempt, status = job.status.attempt, job.status
+    attempt = job.status.attempt
     if not _is(snapshot, attempt.restore_point):
         return
     if not attempt.checkpointed and not _is_superseded(job.status):
         yield f"restore of {job.meta.name}"
-    done = status.reconciliation
-    if done.stable_revision and done.stable_revision != done.current_revision:
+
+
+def _trial(snapshot: SnapshotView, job: JobFacts) -> Iterator[str]:
+    """What the version on trial began from is what is gone back to."""
+    trial = job.status.reconciliation.trial
+    if trial is not None and _is(snapshot, trial.restore_point):
         yield f"rollback of {job.meta.name}"
 
 

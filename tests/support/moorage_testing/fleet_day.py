@@ -24,6 +24,8 @@ STEP = 5.0
 _BAD = "registry.example/bad:"
 _CALM = 450.0
 """Seconds after which what nothing happened to must run: the longest backoff, 300 s, and more."""
+_READY = 300.0
+"""Seconds that a new version has to become stable."""
 _NAP = (60.0, 1200.0)
 
 
@@ -43,6 +45,7 @@ class Record:
     down: float = 0.0
     image: int = 1
     wanted: bool = True  # False while it is suspended, or a bad version of it is not taken back
+    bad: bool = False
     savepoints: list[str] = field(default_factory=list)
 
 
@@ -69,6 +72,10 @@ class FleetDay:
                     name,
                     checkpoint={"interval": "60s"},
                     failurePolicy={"maxRestarts": -1},
+                    upgrade={
+                        "preflight": int(name[-1]) % 2 == 1,
+                        "rollback": {"enabled": True, "readinessTimeout": "5m"},
+                    },
                     snapshots={"periodic": {"interval": "6h", "retain": 2}},
                 )
             )
@@ -174,7 +181,7 @@ class FleetDay:
 
     def _upgraded_badly(self, record: Record) -> None:
         """Somebody sees it, and puts a better version in its place."""
-        record.image, record.wanted = record.image + 1, False
+        record.image, record.wanted, record.bad = record.image + 1, False, True
         self._touch(record)
         self.world.edit(record.name, image=f"{_BAD}{record.image}")
         self._after(*_NAP, lambda: self._wake_up(record))
@@ -189,7 +196,7 @@ class FleetDay:
         body = self.world.object(record.name)
         assert body is not None
         if not record.wanted:
-            record.wanted = True
+            record.wanted, record.bad = True, False
             self._touch(record)
             image = f"registry.example/clicks:{record.image}"
             self.world.edit(record.name, desiredState="Running", image=image)
@@ -252,10 +259,15 @@ class FleetDay:
         }
         calm = world.elapsed - self._global_until > _CALM
         for record in self.records.values():
-            if record.name in running or not record.wanted:
+            if record.name in running or not (record.wanted or record.bad):
                 continue
             record.down += STEP
-            long = calm and world.elapsed - record.touched > _CALM
+            # A bad version is rolled back, or a person is told why it is not.
+            patience = _CALM + (_READY if record.bad else 0.0)
+            long = calm and world.elapsed - record.touched > patience
+            if long and record.bad:
+                stable = world.status(record.name).condition("Stable")
+                long = stable is None or stable.reason != "RollbackBlocked"
             assert not long, self._told(record, "is down")
         if world.elapsed % HOUR < STEP:
             self._judge_slowly()

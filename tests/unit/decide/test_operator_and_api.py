@@ -346,11 +346,6 @@ def test_a_pod_monitor_is_asked_for_while_it_is_wanted_and_removed_after():
 @pytest.mark.parametrize(
     ("asked", "field"),
     [
-        ({"upgrade": {"rollback": {"enabled": True}}}, "spec.upgrade.rollback.enabled"),
-        (
-            {"upgrade": {"rollback": {"readinessTimeout": "20m"}}},
-            "spec.upgrade.rollback.readinessTimeout",
-        ),
         (
             {"scaling": {"parallelism": 2, "maxParallelism": 16, "autoscaler": {"max": 8}}},
             "spec.scaling.autoscaler",
@@ -372,16 +367,5 @@ def test_what_a_spec_asks_for_in_vain_is_said_once_and_stops_nothing(asked, fiel
     assert (told.kind, field in told.message) == ("Warning", True)
     assert stage.started() == [1]
     stage.edit(scaling={"parallelism": 2, "maxParallelism": 16}, upgrade={})
-    stage.settle()
-    assert stage.condition("SpecValid") == "True/Valid"
-
-
-def test_what_was_a_default_of_an_older_definition_is_told_with_a_fix_that_takes_it_away():
-    stage = Stage()
-    stage.edit(upgrade={"rollback": {"enabled": True}})
-    stage.run()
-    [told] = stage.told("FieldsWithoutEffect")
-    assert told.message.count("set it to false") == 1
-    stage.edit(upgrade={"rollback": {"enabled": False}})
     stage.settle()
     assert stage.condition("SpecValid") == "True/Valid"

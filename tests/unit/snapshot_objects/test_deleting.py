@@ -208,7 +208,11 @@ RESTORE = {"mode": "Path", "path": "s3://savepoints/clicks/a"}
                         "startedAt": NOW - timedelta(hours=1),
                     },
                     snapshots={"lastCheckpoint": {"id": 90, "completedAt": NOW}},
-                    reconciliation={"currentRevision": "clicks-b", "stableRevision": "clicks-a"},
+                    reconciliation={
+                        "currentRevision": "clicks-b",
+                        "stableRevision": "clicks-a",
+                        "trial": {"revision": "clicks-b", "since": NOW, "restorePoint": RESTORE},
+                    },
                 )
             },
             "rollback of clicks",
