@@ -94,7 +94,9 @@ class JobHome:
         if "--local-dir" not in arguments:
             command += ["--local-dir", str(self.path / "scratch")]
         # Short runs: the second compiler would cost more than it saves.
-        environment = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1", **environment}
+        # Told to abort, a process that hangs says where.
+        settings = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1", "PYTHONFAULTHANDLER": "1"}
+        environment = {**settings, **environment}
         log = self.path / "run.log"
         process = start_in_session([*command, *arguments], self.path, log, environment)
         self.processes.append(process)
@@ -103,7 +105,12 @@ class JobHome:
     def run(self, *arguments: str, expect: int = 0, **environment: str) -> str:
         """`moorage run` to its end; returns what it printed this time."""
         before = len(self.log())
-        status = self.start(*arguments, **environment).wait(RUN_TIMEOUT)
+        process = self.start(*arguments, **environment)
+        try:
+            status = process.wait(RUN_TIMEOUT)
+        except subprocess.TimeoutExpired as error:
+            error.add_note(f"{_abort(process)}\n{self.log()[before:]}")
+            raise
         text = self.log()[before:]
         assert status == expect, f"exit status {status}, expected {expect}\n{self.log()}"
         return text
@@ -137,6 +144,19 @@ class JobHome:
             # What has a session of its own sees that the job is gone.
             wait_until(partial(_have_ended, started), 30, "helpers to end")
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _abort(process: subprocess.Popen) -> str:
+    """Have a job's processes say where they are, as they end; returns which there were."""
+    found = []
+    for pid in reversed(processes_of(process.pid)):
+        with suppress(OSError):
+            found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:200])
+            # Java says it and goes on.
+            os.kill(pid, signal.SIGQUIT if "java" in found[-1].split(" ")[0] else signal.SIGABRT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+    return "\n".join(found)
 
 
 def kill_group(process: subprocess.Popen) -> None:
