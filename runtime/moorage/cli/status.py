@@ -4,7 +4,6 @@ Decides forms of output; a run is asked by its socket, a store is read.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -156,18 +155,25 @@ def _stored(job: str, now: datetime, output: Output) -> None:
     from moorage.offline.lookup import find
 
     point: Description | None = None
-    with suppress(UserError):
+    problem = ""
+    try:
         point = describe(find(job))
+    except UserError as error:
+        problem = str(error)
     if output != "table":
-        print_document("status", {"running": False, "restore_point": point}, output)
+        fields = {"running": False, "restore_point": point, "problem": problem}
+        print_document("status", fields, output)
         return
-    for line in _stored_tree(job, point, now):
+    for line in _stored_tree(job, point, problem, now):
         typer.echo(one_line(line))
 
 
-def _stored_tree(job: str, point: "Description | None", now: datetime) -> Iterator[str]:
+def _stored_tree(
+    job: str, point: "Description | None", problem: str, now: datetime
+) -> Iterator[str]:
     if point is None:
-        yield f"{job}  does not run on this machine as this user, and has no checkpoint"
+        yield f"{job}  does not run on this machine as this user"
+        yield f"└─ nothing to go on from: {problem}"
         return
     yield f"{point.job}  does not run on this machine as this user"
     taken = f"chk-{point.checkpoint_id}, {_age(point.created_at, now)} ago, epoch {point.epoch}"
