@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from moorage.api.functions import NO_WATERMARK
-from moorage.api.graph import Branch, InputNode, JobGraph, OperatorNode
+from moorage.api.graph import Branch, InputNode, JobGraph, KeyedInput, OperatorNode
 from moorage.engine.event_time import InputClock, Watermarks, job_clocks
 from moorage_state.errors import UserError
 
@@ -102,3 +102,44 @@ def test_a_manifest_from_before_operators_had_watermarks_holds_for_all_of_its_op
     job = clocks(operator("a", timed(CLICKS)), operator("b", timed(VIEWS)))
     again = Watermarks.from_json(job, {"clicks": 10, "views": 90, "": 50}, operators=["a", "b"])
     assert (again.of("a"), again.of("b")) == (50, 89)
+
+
+def two_streams(uid, first, second, *, after=None, event_time=None):
+    """An operator over inputs, and over inputs or the output of another."""
+    one = operator(uid, first)
+    branches = (second,) if second else ()
+    other: Any = SimpleNamespace(branches=branches, operator=after, event_time=event_time)
+    one.second = KeyedInput(other, ("k",))
+    return one
+
+
+def test_an_operator_over_two_streams_goes_by_all_that_both_hang_on():
+    before = operator("before", timed(VIEWS))
+    both = two_streams("both", timed(CLICKS), None, after=before)
+    after = operator("after", after=both)
+    job = clocks(before, both, after)
+    assert job.feeds["both"] == ("clicks", None)
+    assert job.readers["both"] == job.readers["after"] == {"clicks", "views"}
+    assert job.readers["before"] == {"views"}
+
+
+def test_rows_tell_of_time_within_a_key_where_both_streams_are_of_one_clock_and_no_operator():
+    before = operator("before", timed(CLICKS))
+    job = clocks(
+        before,
+        two_streams("same", timed(CLICKS), timed(CLICKS)),
+        two_streams("mixed", timed(CLICKS), None, after=before),
+        two_streams("two", timed(CLICKS), timed(VIEWS)),
+    )
+    found = {uid: job.within_keys(uid) for uid in ("same", "mixed", "two")}
+    assert found == {"same": 0, "mixed": None, "two": None}
+
+
+def test_event_time_of_a_second_stream_needs_event_time_on_an_input_of_its_own_chain():
+    plain = operator("plain", Branch(PLAIN))
+    both = two_streams("both", timed(CLICKS), None, after=plain, event_time="at")
+    graph = JobGraph(inputs=[PLAIN, CLICKS], operators=[plain, both])
+    with pytest.raises(
+        UserError, match=r"operator=both inputs=\['plain'\]; declare it on an input"
+    ):
+        graph.check()
