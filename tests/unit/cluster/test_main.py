@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,24 @@ def test_a_finished_job_says_what_it_did(attempt):
     assert end.message == "checkpoints of the ended job could not be deleted"
     assert end.last_checkpoint is not None
     assert end.last_checkpoint.path == "s3://state/clicks/chk-7"
+
+
+def test_the_page_shows_what_the_job_reports_and_no_secrets(attempt):
+    seen = []
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def play(_options: RunOptions, listen: Callable[[JobProgress], None]) -> RunResult:
+        listen(JobProgress(phase="running", epochs=1, epoch=41, message="refused: open-sesame"))
+        with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as driver:
+            driver.request("GET", "/", headers={"Authorization": f"Bearer {TOKEN}"})
+            seen.append(driver.getresponse().read().decode())
+        return DONE
+
+    assert attempt(play, port=port).status() == 0
+    assert "<dt>Epoch</dt><dd>41</dd>" in seen[0]
+    assert "refused: ***" in seen[0]
+    assert "open-sesame" not in seen[0]
 
 
 @pytest.mark.parametrize(
