@@ -16,7 +16,7 @@ from moorage.api.functions import (
     ProcessContext,
     RuntimeContext,
 )
-from moorage.api.join_functions import SIDES, SelectedColumns, ddl_of, select_columns
+from moorage.api.join_functions import PAIR_TIMES, SIDES, SelectedColumns, ddl_of, select_columns
 from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keyed import MapState
@@ -287,13 +287,14 @@ class IntervalJoined:
         Args:
             uid: the operator's stable name.
             null_key, bad_time: see `ConnectedStreams.process`.
-            named: for each column of the result one of a side: ``user="left.id"``.
+            named: for each column of the result one of a side: ``user="left.id"``; or "pair.time",
+                the later event time of both, by which the result is never late.
 
         Raises:
             UserError: a column is not there; or see `ConnectedStreams.process`.
         """
         schemas = [keyed.stream.schema for keyed in self._streams.inputs]
-        output, columns = select_columns(uid, named, schemas)
+        output, columns = select_columns(uid, named, schemas, PAIR_TIMES)
         function = _Select(columns)
         return self.process(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)
 

@@ -3,7 +3,7 @@
 Decides what `select` of a join may name. Called by job files and by the joins.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SIDES = ("left", "right")
-WINDOW = ("window.start", "window.end")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -57,39 +56,64 @@ class CoGroupFunction:
         """Called once after the last row."""
 
 
+def _window_times(ctx: Any) -> tuple[int, ...]:
+    start, end = ctx.window
+    return start, end
+
+
+def _pair_times(ctx: Any) -> tuple[int, ...]:
+    return (ctx.timestamp,)
+
+
+WINDOW_TIMES = ("window.start", "window.end"), _window_times
+PAIR_TIMES = ("pair.time",), _pair_times
+"""Columns that a join's result may have beside those of both sides, and their times."""
+
+Times = tuple[tuple[str, ...], Callable[[Any], tuple[int, ...]]]
+_NO_TIMES: Times = (), tuple
+
+
 class SelectedColumns(JoinFunction):
-    """Makes a row of columns of both sides, and of the window's start and end.
+    """Makes a row of columns of both sides, and of times of the join.
 
     Args:
-        places: of its columns, in what left row, right row and window are one after the other.
+        places: of its columns, in what left row, right row and times are one after the other.
         rights: how many columns a right row has.
-        windowed: whether it has columns of the window.
+        times: gives the times; None where no column is one.
     """
 
-    def __init__(self, places: Sequence[int], rights: int, *, windowed: bool) -> None:
+    def __init__(
+        self,
+        places: Sequence[int],
+        rights: int,
+        times: Callable[[Any], tuple[int, ...]] | None = None,
+    ) -> None:
         self._pick = itemgetter(*places)
         self._single = len(places) == 1
         self._no_right = (None,) * rights
-        self._windowed = windowed
+        self._times = times
 
     def join(self, left: Any, right: Any, ctx: Any) -> Iterable[Any]:
         """See `JoinFunction`; without a right row all its columns are null."""
         whole = left + (self._no_right if right is None else right)
-        if self._windowed:
-            whole += tuple(_EPOCH + timedelta(milliseconds=t) for t in ctx.window)
+        if self._times is not None:
+            whole += tuple(_EPOCH + timedelta(milliseconds=t) for t in self._times(ctx))
         row = self._pick(whole)
         return ((row,) if self._single else row,)
 
 
 def select_columns(
-    uid: str, named: Mapping[str, str], schemas: "Sequence[StructType]", *, windowed: bool = False
+    uid: str,
+    named: Mapping[str, str],
+    schemas: "Sequence[StructType]",
+    times: Times = _NO_TIMES,
 ) -> tuple[str, SelectedColumns]:
     """The DDL of a join's result, and what makes its rows.
 
     Args:
         named: for each column of the result one of a side, such as ``user="left.id"``.
         schemas: of both sides.
-        windowed: there are also `window.start` and `window.end`.
+        times: there are also these columns.
 
     Raises:
         UserError: there is none, or one is not there.
@@ -99,8 +123,7 @@ def select_columns(
         for side, schema in zip(SIDES, schemas, strict=True)
         for field in schema.fields
     }
-    if windowed:
-        known |= dict.fromkeys(WINDOW, "timestamp")
+    known |= dict.fromkeys(times[0], "timestamp")
     if not named:
         raise UserError(
             f"select names the columns of the result: uid={uid}; write "
@@ -115,8 +138,8 @@ def select_columns(
             )
         columns.append(f"`{name}` {known[given]}")
         places.append(list(known).index(given))
-    of_window = any(given in WINDOW for given in named.values())
-    function = SelectedColumns(places, len(schemas[1].fields), windowed=of_window)
+    asked = any(given in times[0] for given in named.values())
+    function = SelectedColumns(places, len(schemas[1].fields), times[1] if asked else None)
     return ", ".join(columns), function
 
 

@@ -9,7 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.functions import KeyedCoProcessFunction, ProcessContext, RuntimeContext
-from moorage.api.join_functions import SIDES, CoGroupFunction, JoinFunction, select_columns
+from moorage.api.join_functions import (
+    SIDES,
+    WINDOW_TIMES,
+    CoGroupFunction,
+    JoinFunction,
+    select_columns,
+)
 from moorage.api.window_operator import Collected, WindowOperator
 from moorage.api.windows import (
     ProcessWindowFunction,
@@ -177,7 +183,7 @@ class JoinedWindows:
     def __init__(self, streams: "ConnectedStreams", windows: Windowing) -> None:
         self._groups = CoGroupedWindows(streams, windows)
         self._streams = streams
-        self._timed = windows.assigner.domain is not None
+        self._times = [WINDOW_TIMES] if windows.assigner.domain is not None else []
 
     def apply(
         self, function: JoinFunction, *, uid: str, output: str, **options: Any
@@ -211,7 +217,7 @@ class JoinedWindows:
             UserError: a column is not there; or see `ConnectedStreams.process`.
         """
         schemas = [keyed.stream.schema for keyed in self._streams.inputs]
-        output, function = select_columns(uid, named, schemas, windowed=self._timed)
+        output, function = select_columns(uid, named, schemas, *self._times)
         return self.apply(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)
 
 

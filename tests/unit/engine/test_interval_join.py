@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from moorage_testing.two_inputs import through_failures, watermarks
 
-from moorage import FileSink, OutputTag, ProcessJoinFunction
+from moorage import FileSink, OutputTag, ProcessJoinFunction, Tumbling, count
 from moorage.testing import KeyedHarness, SecondStream, run_job
 from moorage_state.errors import UserError
 
@@ -175,3 +175,24 @@ def test_what_cannot_be_joined_is_refused_with_what_to_do():
     for words, made in cases:
         with pytest.raises(UserError, match=words):
             run_job(made, {})
+
+
+def test_pairs_by_their_later_time_are_on_time_for_an_operator_after_the_join():
+    def build(env):
+        left, right = streams(env)
+        pairs = left.interval_join(right).between("-1s", "1s")
+        timed = pairs.select(uid="j", user="left.user", at="pair.time").with_event_time("at")
+        counts = timed.key_by("user").window(Tumbling("10ms"))
+        counts.aggregate(uid="c", n=count()).sink_to(FileSink("out"), uid="out")
+
+    epochs: list[Any] = [
+        {"left": [("a", 1, 10)], "right": [("b", 0, 100)]},
+        {"left": [("b", 2, 200), ("a", 3, 11)]},
+        {"right": [("a", 0, 180), ("a", 0, 185)]},
+        {"left": [("a", 4, 199)]},
+    ]
+    found = run_job(build, epochs)
+    rows = sorted(
+        (row.user, int(row.window_start.timestamp() * 1000), row.n) for row in found["out"]
+    )
+    assert rows == [("a", 180, 4), ("a", 190, 2), ("b", 200, 1)]
