@@ -87,7 +87,8 @@ async def browser() -> AsyncIterator[Tab]:
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         raise SystemExit("browser: there is none; apt-get install chromium")
-    with tempfile.TemporaryDirectory() as profile:
+    # Its helpers may still write there for a moment when it has ended.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = await asyncio.create_subprocess_exec(
             program,
             "--headless=new",
