@@ -102,6 +102,19 @@ async def test_a_pod_that_never_answers_is_given_up_in_time(running):
     assert "ended without an answer" in running.status().condition("Reconciled").message
 
 
+async def test_a_pod_that_nobody_lets_in_is_said_at_once_and_given_up_in_time(running):
+    running.drivers.habits.preflight_refused = "exceeded quota: pods=10"
+    running.edit(**TRIED)
+    await running.until(lambda: "ActionFailed" in running.events())
+    assert "exceeded quota" in running.status().condition("Degraded").message
+    await running.until(lambda: "PreflightFailed" in running.events(), 1200)
+    assert "exceeded quota" in running.status().condition("Reconciled").message
+    running.drivers.habits.preflight_refused = ""
+    await running.run(60)
+    assert len(running.drivers.by_pod) == 1
+    assert running.condition("Degraded") == "False/Healthy"
+
+
 async def test_a_rescale_and_a_restart_of_what_runs_try_nothing(running):
     running.edit(upgrade={"preflight": True}, executor__instances=3)
     await running.until(lambda: "RescaledInPlace" in running.events())

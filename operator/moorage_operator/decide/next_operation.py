@@ -112,7 +112,7 @@ def _try_first(draft: Draft) -> None:
         draft.tell("Normal", "PreflightPassed", found, operation.id)
         _stop_for(draft, operation.type, operation.reason, operation.message)
     elif late or (view is not None and _is_final(view)):
-        said = view.message if view is not None else ""
+        said = view.message if view is not None else draft.world.trouble
         _refuse(draft, said or f"it did not end within {draft.config.start_timeout:.0f} s")
     else:
         draft.do(RunStoreTask(preflight_task(draft), operation.target_revision))

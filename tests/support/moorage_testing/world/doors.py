@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from moorage_api.driver import DriverState, RequestView
 from moorage_operator.lineages.requests import INSPECT, request_of, store_task_view, store_view
 from moorage_operator.plan import StoreTask
-from moorage_operator.ports import DriverTarget, JobRefs
+from moorage_operator.ports import DriverTarget, Forbidden, JobRefs
 from moorage_operator.world import StoreTaskView, StoreView, Unreadable
 from moorage_state.snapshots.store_tasks import Answer, StoreTaskRequest, run_store_task
 from moorage_state.stores import ObjectStore
@@ -82,6 +82,8 @@ class CountedLineages:
 
     def _preflight(self, job: JobRefs, store_task: StoreTask) -> StoreTaskView:
         """A pod, which is there whichever operator looks for it."""
+        if self._habits.preflight_refused:
+            raise Forbidden(self._habits.preflight_refused)
         key, pods = (job.meta.uid, store_task.id), self._buckets.preflights
         if key not in pods:
             with self._points.effect(f"store task {store_task.kind} {store_task.id}"):

@@ -23,6 +23,7 @@ class Habits:
         rescale_fails: drivers refuse another number of executors.
         preflight: seconds that the pod of a preflight takes.
         preflight_fails: how preflights end: a sentence, empty if well.
+        preflight_refused: why the API server makes no pod for a preflight.
         preflight_breaks: pods of preflights end without an answer.
     """
 
@@ -39,6 +40,7 @@ class Habits:
     rescale_fails: bool = False
     preflight: float = 5.0
     preflight_fails: str = ""
+    preflight_refused: str = ""
     preflight_breaks: bool = False
 
 
