@@ -1,22 +1,31 @@
 """Whether a job could start, found out beside what runs: it holds, writes and ends nothing.
 
 Decides what is tried: the form of the job, its file, its graph on a Spark of this process's own,
-and the restore point that a start would choose now. Called by `moorage preflight`, and by the pod
-that an operator sends before it stops what runs.
+the restore point that a start would choose now, and its functions over the states that are in it.
+Called by `moorage preflight`, and by the pod that an operator sends before it stops what runs.
 """
 
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from moorage.api.graph import JobGraph
+from moorage.api.checkpointed import CheckpointedFunction
+from moorage.api.functions import RuntimeContext, WorkerContext
+from moorage.api.graph import JobGraph, OperatorNode
 from moorage.api.streams import StreamEnvironment
 from moorage.driver.job_file import build_graph, check_folders, check_job_file
+from moorage.driver.manifests import known_schemas
 from moorage.driver.restore_point import Choice, adopting, check_fits, check_settings, choose
 from moorage.driver.session import end_session, local_session
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders
+from moorage.engine.kept_functions import close
+from moorage.engine.task_failures import UserFunctionError
 from moorage_api import StatefulSparkJob
+from moorage_state.errors import MoorageError
+from moorage_state.keyed import KeyedStateStore
+from moorage_state.keyed.schema import StateSchema
 from moorage_state.snapshots import CheckpointStore, LineageLog
 from moorage_state.stores import open_store
 from moorage_state.stores.addresses import opened
@@ -75,6 +84,9 @@ def preflight(
     graph = _graph(settings)
     if choice.manifest is not None:
         check_fits(choice.manifest, graph, settings)
+    schemas = known_schemas(choice.manifest) if choice.manifest is not None else {}
+    for operator in graph.operators:
+        _open(operator, schemas.get(operator.uid, ()), settings.parallelism)
     stored = choice.manifest.operators if choice.manifest is not None else {}
     uids = tuple(operator.uid for operator in graph.operators)
     return Preflight(
@@ -84,6 +96,34 @@ def preflight(
         unclaimed=tuple(sorted(stored.keys() - set(uids))),
         warnings=(*warnings, *choice.warnings),
     )
+
+
+def _open(operator: OperatorNode, known: tuple[StateSchema, ...], parallelism: int) -> None:
+    """Open a function over what is known of its state; no state is there to be read.
+
+    One with state of its subtasks goes by what it takes up there, and is not opened.
+    """
+    function = operator.function
+    if isinstance(function, CheckpointedFunction):
+        return
+    nothing: Any = None
+    store = KeyedStateStore(nothing, 1, known)
+    context = RuntimeContext(store, operator.uid, 0, parallelism)
+    try:
+        if function.long_lived:
+            worker: Any = WorkerContext(operator.uid, parallelism)
+            function.open(worker)
+        else:
+            function.open(context)
+        function.open_epoch(context)
+    except MoorageError:
+        raise
+    except Exception as error:
+        raise UserFunctionError(
+            f"open of a function failed: operator={operator.uid}: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        close(function, operator.uid)
 
 
 def _choice(settings: JobSettings) -> Choice:
