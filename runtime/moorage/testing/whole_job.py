@@ -1,13 +1,14 @@
 """`run_job`: a whole job file in this process, over rows that a test gives."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any
 
 from moorage.api.streams import StreamEnvironment
 from moorage.engine.rows import TupleReader
 from moorage.testing.environment import TestEnvironment
-from moorage.testing.in_process import LAST_MS, Collector, InProcessJob, require_whole
+from moorage.testing.in_process import LAST_MS, Collector, InProcessJob, Snapshot, require_whole
 from moorage_state.errors import UserError
 
 Rows = Mapping[str, Sequence[Any]]
@@ -18,7 +19,7 @@ def run_job(
     inputs: Rows | Sequence[Rows],
     *,
     args: Sequence[str] = (),
-    parallelism: int = 2,
+    parallelism: int | Sequence[int] = 2,
     now_ms: int = 0,
 ) -> dict[str, list[Any]]:
     """What a job sends to its sinks, from empty state to the end of its input.
@@ -30,6 +31,8 @@ def run_job(
         build: the job file's.
         inputs: by uid of an input its rows, tuples or dicts; or several of these, an epoch each.
         args: `env.args`.
+        parallelism: how many subtasks; or a list with a number for each epoch: where it is another
+            one than before, a new job goes on from a snapshot of the one before.
         now_ms: processing time, which stands still.
 
     Returns:
@@ -49,23 +52,47 @@ def run_job(
             f"inputs is rows by uid of their input, or a list of such, an epoch each: "
             f"inputs={inputs!r:.100}; give {{uid: [row, ...]}}"
         )
-    env = TestEnvironment(tuple(args))
-    build(env)
-    collectors: dict[str, Collector] = {}
+    # When the input is used up there is one more epoch, without rows.
+    steps = zip(_numbers(parallelism, len(epochs)), (*epochs, None), strict=True)
+    found: dict[str, list[Any]] = {}
+    kept: Snapshot | None = None
+    for number, some in groupby(steps, key=itemgetter(0)):
+        env = TestEnvironment(tuple(args))
+        build(env)
+        outputs = _collected(env)
+        job = InProcessJob(env.graph, clock=lambda: now_ms, parallelism=number, restore=kept)
+        with job:
+            for _, rows in some:
+                if rows is None:
+                    job.runner.watermarks = job.runner.watermarks.drain()
+                job.epoch(rows or {})
+                for uid, (collector, reader) in outputs.items():
+                    found.setdefault(uid, []).extend(chain(*map(reader.rows, collector.take())))
+            # The last one goes to the end of the input.
+            kept = None if rows is None else job.snapshot()
+    return found
+
+
+def _numbers(parallelism: Any, epochs: int) -> list[Any]:
+    """The parallelism of each epoch, and of the one at the end."""
+    if not isinstance(parallelism, (list, tuple)):
+        return [parallelism] * (epochs + 1)
+    if len(parallelism) != epochs or not epochs:
+        raise UserError(
+            f"a list of parallelism has a number for each epoch: epochs={epochs} "
+            f"parallelism={parallelism!r:.100}; give as many, or one number for all"
+        )
+    return [*parallelism, parallelism[-1]]
+
+
+def _collected(env: TestEnvironment) -> dict[str, tuple[Collector, TupleReader]]:
+    """Have the job's sinks keep their rows; by uid what keeps them, and what reads them."""
+    found = {}
     for node in env.graph.sinks:
-        collectors[node.uid] = collector = Collector()
+        collector = Collector()
         sink: Any = collector
         node.sink = sink
-    if not collectors:
+        found[node.uid] = collector, TupleReader(node.upstream.schema.names)
+    if not found:
         raise UserError("a job without sinks shows nothing: end a stream with sink_to")
-    readers = {node.uid: TupleReader(node.upstream.schema.names) for node in env.graph.sinks}
-    found: dict[str, list[Any]] = {uid: [] for uid in collectors}
-    job = InProcessJob(env.graph, clock=lambda: now_ms, parallelism=parallelism)
-    with job:
-        for rows in (*epochs, None):
-            if rows is None:
-                job.runner.watermarks = job.runner.watermarks.drain()
-            job.epoch(rows or {})
-            for uid, collector in collectors.items():
-                found[uid] += chain.from_iterable(map(readers[uid].rows, collector.take()))
     return found

@@ -66,6 +66,36 @@ def test_operators_after_one_another_unions_side_outputs_and_windows(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+class Where(KeyedProcessFunction):
+    """Counts, and says of how many subtasks it is one."""
+
+    def open(self, ctx):
+        self.n = ctx.get_state(ValueStateDescriptor("n", "long"))
+        self.parallelism = ctx.parallelism
+
+    def process(self, row, ctx):
+        self.n.update((self.n.value() or 0) + 1)
+        yield self.n.value(), self.parallelism
+
+
+def test_each_epoch_may_have_a_number_of_subtasks_and_state_and_time_go_along():
+    def described(env):
+        users = env.read_stream("users", "json", schema="user string, at long")
+        keyed = users.with_event_time("at").key_by("user")
+        keyed.process(Where(), uid="where", output="n long, of int").sink_to(FileSink("a"), uid="a")
+        windows = keyed.window(Tumbling("10ms")).aggregate(uid="windows", rows=count())
+        windows.sink_to(FileSink("b"), uid="b")
+
+    epochs = [{"users": [("ann", at)]} for at in (1, 15, 3, 16)]
+    found = run_job(described, epochs, parallelism=[2, 2, 5, 1])
+    assert found["a"] == [(1, 2), (2, 2), (3, 5), (4, 1)]
+    # The third is late: the watermark went along.
+    assert [row.rows for row in found["b"]] == [1, 2]
+    for numbers in ([2], [1] * 5, []):
+        with pytest.raises(UserError, match="a number for each epoch: epochs=4"):
+            run_job(described, epochs, parallelism=numbers)
+
+
 def test_what_needs_spark_is_said(tmp_path):
     def transformed(env):
         stream = env.read_stream("s", "json", schema="user string, n long")
