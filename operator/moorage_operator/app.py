@@ -34,13 +34,13 @@ from moorage_operator.lineages.direct import DirectLineages
 from moorage_operator.lineages.pods import PodLineages
 from moorage_operator.loop import Reconciler
 from moorage_operator.metrics import ApiMetrics, OperatorMetrics, health_server
-from moorage_operator.ports import Cluster, ClusterError, JobRefs, Kind, Ref, WallClock
+from moorage_operator.ports import Cluster, ClusterError, JobRefs, Kind, NotFound, Ref, WallClock
 from moorage_operator.settings import Settings, SettingsError
 from moorage_operator.shards import Ownership, Selection, joined
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.watch_cache import Listing, WatchCache
 from moorage_operator.watch_health import Canary, Namespace, WatchedNamespaces
-from moorage_operator.watches import Wakeups, Watching
+from moorage_operator.watches import NOTHING, Wakeups, Watching
 from moorage_operator.workqueue import MOST_UNDER_WAY, WorkQueue
 from moorage_operator.world import Config
 
@@ -54,6 +54,7 @@ _STUCK = 300.0
 _LISTS_AT_ONCE = 4
 # Seconds that the first lists wait for watches to begin; later, they are made again after that.
 _UNTIL_WATCHES = 10.0
+_OURS: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot")
 _LIST_AGAIN = 30.0
 """Seconds until a namespace that could not be listed is tried again."""
 # New objects until the youngest are looked at, more than a page of a list is made of; how many such
@@ -107,6 +108,7 @@ class App:
             # Renewing begins first: the first lists may take longer than the Lease lasts.
             if self.leader is not None:
                 group.create_task(self._hold(self.leader))
+            await self._until_served()
             group.create_task(self._watching().run())
             with suppress(TimeoutError):
                 async with asyncio.timeout(_UNTIL_WATCHES):
@@ -117,6 +119,22 @@ class App:
                 group.create_task(self._relist(namespace))
             many, seconds = await self.queue.once(), time.monotonic() - begun
             _log.info("all was looked at: objects=%s seconds=%.1f", many, seconds)
+
+    async def _until_served(self) -> None:
+        """Wait for our definitions: Kopf looks once which kinds there are, and not again."""
+        for kind in _OURS:
+            while True:
+                try:
+                    async for _ in self.cluster.pages(kind, self.namespaces.names[0], NOTHING):
+                        pass
+                except NotFound as error:
+                    _log.warning("a kind is not served yet: kind=%s error=%s", kind, error)
+                    await asyncio.sleep(random.uniform(1.0, 3.0))  # noqa: S311
+                    continue
+                except ClusterError:
+                    # Lists and watches say so themselves, and are tried again.
+                    pass
+                break
 
     async def drain(self) -> None:
         """Begin nothing more, and let passes under way end. `run` is then to be cancelled."""

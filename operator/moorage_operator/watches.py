@@ -53,7 +53,9 @@ Begun = Callable[[Namespace, Kind], None]
 It shows what happens from now on; what happened before is in lists that begin after this.
 """
 
-_NOTHING = f"{JOB_LABEL},!{JOB_LABEL}"
+NOTHING = f"{JOB_LABEL},!{JOB_LABEL}"
+"""A selector of labels that no object has."""
+
 # From the API server's own cache. A version that is not the newest does no harm: the watch shows
 # what came after it.
 _FROM_CACHE = "0"
@@ -215,7 +217,7 @@ class Watching:
                 return await send(request)
             begins = "watch" not in request.url.query
             if begins:
-                selector = joined(request.url.query.get("labelSelector", ""), _NOTHING)
+                selector = joined(request.url.query.get("labelSelector", ""), NOTHING)
                 asked = {"labelSelector": selector, "resourceVersion": _FROM_CACHE}
                 request.url = request.url.update_query(asked)
             response = await send(request)

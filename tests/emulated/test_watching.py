@@ -14,7 +14,7 @@ from moorage_testing.kube.refusals import ApiRefusal
 
 import moorage_operator.watches
 from moorage_operator.shards import Selection
-from moorage_operator.watches import Watching
+from moorage_operator.watches import NOTHING, Watching
 
 JOB, SNAPSHOT, POD = "StatefulSparkJob", "StatefulSparkSnapshot", "Pod"
 FOREVER = 3600.0
@@ -25,6 +25,7 @@ class Forgetful(Emulator):
     """An API server that may refuse a kind, or have forgotten what it showed last."""
 
     refused: str = attrs.field(default="", init=False)
+    undefined: bool = attrs.field(default=False, init=False)
     away: bool = attrs.field(default=False, init=False)
     expired: str = attrs.field(default="", init=False)
     told: int = attrs.field(default=0, init=False)
@@ -33,6 +34,8 @@ class Forgetful(Emulator):
     async def _serve(self, raw, place, query, body):
         if self.away:
             raise ApiRefusal(503, "ServiceUnavailable", "away", {})
+        if self.undefined and place[0] in (JOB, SNAPSHOT):
+            raise ApiRefusal(404, "NotFound", "the server could not find the resource", {})
         if place[0] == self.refused:
             raise ApiRefusal(403, "Forbidden", f"forbidden: kind={place[0]}", {})
         return await Emulator._serve(self, raw, place, query, body)
@@ -147,6 +150,28 @@ async def test_an_api_server_that_is_away_at_the_start_is_waited_for(emulator, a
         await until(lambda: generation(emulator) == 2)
 
 
+async def test_definitions_that_come_after_the_operator_are_watched(emulator, found, a_job):
+    """Kopf looks once which kinds there are."""
+    names = [
+        f"moorage.dev/v1alpha1/{one}" for one in ("statefulsparkjobs", "statefulsparksnapshots")
+    ]
+    served = {name: emulator.resources[name] for name in names}
+    for name in names:
+        del emulator.resources[name]
+    emulator.undefined = True
+    async with OperatorProcess(found, relist=FOREVER, resync=FOREVER).running() as process:
+        await until(lambda: any("statefulsparkjobs" in path for _, path, _, _ in emulator.raw))
+        assert process.app.waits_for()
+        for name in names:
+            emulator.resources[name] = served[name]
+        emulator.undefined = False
+        await until(process.app.namespaces._answered.is_set)
+        emulator.api.create(a_job("here"))
+        await until(lambda: generation(emulator) == 1)
+        edit(emulator, "1h")
+        await until(lambda: generation(emulator) == 2)
+
+
 def generation(emulator):
     found = emulator.api.get(JOB, "here", "clicks") or {}
     return (found.get("status") or {}).get("observedGeneration")
@@ -186,4 +211,5 @@ async def test_no_object_is_shown_twice_when_the_operator_starts(emulator, found
         for method, path, query, _ in emulator.raw
         if method == "GET" and path.endswith("/statefulsparkjobs") and "watch" not in query
     ]
-    assert [one.get("labelSelector") for one in lists] == ["moorage.dev/job,!moorage.dev/job", None]
+    # Whether the kind is served, Kopf's, and the one list of all there is.
+    assert [one.get("labelSelector") for one in lists] == [NOTHING, NOTHING, None]
