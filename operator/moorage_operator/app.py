@@ -122,10 +122,11 @@ class App:
 
     async def _until_served(self) -> None:
         """Wait for our definitions: Kopf looks once which kinds there are, and not again."""
+        namespace, nothing = self.namespaces.names[0], joined(self.selection.selector, NOTHING)
         for kind in _OURS:
             while True:
                 try:
-                    async for _ in self.cluster.pages(kind, self.namespaces.names[0], NOTHING):
+                    async for _ in self.cluster.pages(kind, namespace, nothing):
                         pass
                 except NotFound as error:
                     _log.warning("a kind is not served yet: kind=%s error=%s", kind, error)
