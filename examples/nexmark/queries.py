@@ -28,11 +28,11 @@ from moorage import (
 
 SCHEMAS = {
     "persons": "id long, name string, city string, state string, at long",
-    "auctions": "id long, item string, seller long, category int, reserve long, at long, "
+    "auctions": "id long, item string, seller long, category long, reserve long, at long, "
     "expires long",
     "bids": "auction long, bidder long, price long, at long",
 }
-CLOSED = "auction long, seller long, category int, price long, expires long"
+CLOSED = "auction long, seller long, category long, price long, expires long"
 NEAR = {"OR", "ID", "CA"}
 
 

@@ -81,6 +81,8 @@ def test_a_query_is_exact_after_a_kill_with_another_parallelism(
     try:
         manifest(home, query, BEFORE)
         first = home.start()
+        wait_until(lambda: home.completed() or first.poll() is not None, 120, "a checkpoint")
+        assert first.poll() is None, home.log()
         kept = home.wait_for_checkpoints(2)
         wait_until(lambda: len(home.completed()) > len(kept), 120, "another checkpoint")
         assert first.poll() is None, f"it ended before it was killed\n{home.log()}"

@@ -3,11 +3,13 @@
 import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from moorage.api.declarations import arrow_schema, columns_of
 from moorage.testing import run_job
 
 NEXMARK = Path(__file__).parents[3] / "examples" / "nexmark"
@@ -69,6 +71,14 @@ def test_a_query_is_answered_as_it_is_defined_though_it_is_restored_and_rescaled
     expected = oracle.answer(query, seen)
     assert len(expected) > 3
     assert oracle.differences(query, found["out"], expected) == []
+
+
+def test_files_have_the_columns_that_queries_read(modules, seen, tmp_path):
+    events, queries, _ = modules
+    events.write(seen, tmp_path, SPEEDS["bids are slow"])
+    for name, ddl in queries.SCHEMAS.items():
+        declared: Any = columns_of(ddl)
+        assert pq.read_table(tmp_path / name).schema.equals(arrow_schema(declared))
 
 
 def test_the_answer_is_found_in_files_as_it_is_in_rows(modules, seen, tmp_path, capsys):
