@@ -150,10 +150,14 @@ class Trial(Report):
     revision: str
     since: Moment
     """When its first attempt began."""
+    attempt: int = 0
+    """The first one."""
+    elsewhere: bool = False
+    """Whether it began from anything else than the version before had come to."""
     checkpoint_id: int = 0
     """The newest checkpoint of the version before."""
     restore_point: RestorePointStatus
-    """What it began from."""
+    """What the version before had come to."""
 
 
 class Reconciliation(Report):

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 JOB_ENV = "MOORAGE_PREFLIGHT_JOB"
 """The manifest, as JSON."""
 
+_LONGEST = 500
+"""Characters of what is said: a termination message has room for few."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -63,7 +66,7 @@ def _answer(request: StoreTaskRequest, environ: Mapping[str, str]) -> Answer:
     except Exception as error:  # noqa: BLE001 - the pod always answers
         _log.exception("preflight failed: id=%s", request.id)
         return _failed(request, "bug", f"unexpected error: {type(error).__name__}: {error}")
-    result = {"restore": found.restore or "", "epoch": found.epoch, "text": found.text}
+    result = {"restore": found.restore or "", "epoch": found.epoch, "text": found.text[:_LONGEST]}
     return Answer(id=request.id, state="Completed", result=result)
 
 

@@ -115,6 +115,15 @@ async def test_a_pod_that_nobody_lets_in_is_said_at_once_and_given_up_in_time(ru
     assert running.condition("Degraded") == "False/Healthy"
 
 
+async def test_a_preflight_that_is_switched_off_meanwhile_is_not_waited_for(running):
+    running.drivers.habits.preflight_breaks = True
+    running.edit(**TRIED)
+    await running.run(20)
+    running.edit(upgrade={"preflight": False})
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    assert running.driver().manifest["spec"]["image"] == NEW
+
+
 async def test_a_rescale_and_a_restart_of_what_runs_try_nothing(running):
     running.edit(upgrade={"preflight": True}, executor__instances=3)
     await running.until(lambda: "RescaledInPlace" in running.events())

@@ -4,7 +4,7 @@ import pytest
 
 pytestmark = pytest.mark.scenarios
 
-OLD, BAD = "registry.example/clicks:1", "registry.example/clicks:2"
+OLD, BAD, NEXT = (f"registry.example/clicks:{n}" for n in (1, 2, 3))
 RULES = {"upgrade": {"rollback": {"enabled": True, "readinessTimeout": "5m"}}}
 
 
@@ -21,13 +21,22 @@ def image(world):
     return driver.manifest["spec"]["image"] if driver is not None else ""
 
 
-async def crashing(world, seconds, of=BAD):
-    """Time passes, and drivers of this image fail as soon as they run."""
+async def crashing(world, seconds, of=BAD, *, early=False):
+    """Time passes, and drivers of this image fail as soon as they run, or before."""
     for _ in range(seconds):
         for driver in world.drivers.living:
-            if driver.manifest["spec"]["image"] == of and driver.running_since is not None:
+            ran = driver.running_since is not None
+            if driver.manifest["spec"]["image"] == of and (ran or early):
                 driver.fail("user_function", 3)
         await world.run(1)
+
+
+async def published(world, name=BAD):
+    """A version that has completed checkpoints; returns the one that was stable before."""
+    stable = world.status().reconciliation.stable_revision
+    world.edit(image=name)
+    await world.until(lambda: image(world) == name and world.report().completed_checkpoints > 1)
+    return stable
 
 
 async def test_a_version_that_only_crashes_is_rolled_back_to_where_the_old_one_stopped(stable):
@@ -125,3 +134,121 @@ async def test_there_is_no_way_back_to_what_is_not_known(stable):
     assert "RollbackRefused" in stable.events()
     assert image(stable) == OLD
     assert len(stable.drivers.by_pod) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"upgrade__mode": "Stateless", "restore": {"acknowledgeStateLoss": True}},
+        {"restore": {"mode": "Empty", "nonce": 1, "acknowledgeStateLoss": True}},
+    ],
+    ids=["stateless", "empty"],
+)
+async def test_one_that_began_with_nothing_is_not_followed_by_the_old_one_with_nothing(
+    stable, other
+):
+    old, before = stable.status().reconciliation.stable_revision, stable.report().epoch
+    stable.edit(image=BAD, **other)
+    await crashing(stable, 420, early=True)
+    assert "RollbackStarted" not in stable.events()
+    assert stable.status().condition("Stable").reason == "RollbackBlocked"
+    stable.annotate(rollback=old)
+    await stable.until(lambda: image(stable) == OLD and stable.is_running())
+    assert stable.drivers.restored[-1].epoch >= before
+
+
+@pytest.mark.parametrize("how", ["blocked", "starting", "pulling"])
+async def test_the_way_back_is_open_whatever_the_new_version_does(stable, how):
+    if how == "blocked":
+        stable.edit(failurePolicy={"maxRestarts": 2})
+    old = await published(stable)
+    if how == "pulling":
+        stable.kubelet.image_error = "ImagePullBackOff"
+        stable.driver().fail("user_function", 3)
+        await stable.run(60)
+    await crashing(stable, 240, early=how == "starting")
+    assert bool(stable.status().blocked_reason) == (how == "blocked")
+    stable.annotate(rollback=old)
+    await stable.run(10)
+    stable.kubelet.image_error = ""
+    await stable.until(lambda: image(stable) == OLD and stable.is_running())
+
+
+async def test_an_order_is_followed_once_and_never_for_a_later_version(stable):
+    old = await published(stable)
+    stable.annotate(rollback=old)
+    await stable.until(lambda: image(stable) == OLD and stable.is_running())
+    await stable.until(lambda: stable.condition("Stable") == "True/Stable", 600)
+    await published(stable, NEXT)
+    await stable.run(30)
+    assert image(stable) == NEXT
+    stable.annotate(rollback=None)
+    await stable.run(5)
+    stable.annotate(rollback=old)
+    await stable.until(lambda: image(stable) == OLD and stable.is_running())
+
+
+@pytest.mark.parametrize("how", ["corrected", "rescaled in place"])
+async def test_what_was_published_counts_on_for_what_follows_on_trial(stable, how):
+    await published(stable)
+    first = stable.status().reconciliation.trial
+    if how == "corrected":
+        stable.edit(image=NEXT)
+        await crashing(stable, 400, of=NEXT)
+    else:
+        stable.edit(executor__instances=3)
+        await stable.until(lambda: "RescaledInPlace" in stable.events())
+        await crashing(stable, 400)
+    assert "RollbackStarted" not in stable.events()
+    trial = stable.status().reconciliation.trial
+    assert trial is None or trial.restore_point == first.restore_point
+
+
+async def test_a_version_that_only_cannot_be_reached_runs_on(stable):
+    stable.edit(image=BAD)
+    await stable.until(lambda: stable.drivers.newest.manifest["spec"]["image"] == BAD)
+    stable.drivers.newest.cut_off = True
+    await stable.run(500)
+    assert "RollbackStarted" not in stable.events()
+
+
+async def test_a_version_whose_checkpoints_are_far_apart_has_the_time_for_them(running):
+    running.edit(checkpoint={"interval": "900s"}, upgrade={"rollback": {"enabled": True}})
+    await running.until(lambda: running.condition("Stable") == "True/Stable", 1500)
+    running.edit(image=BAD)
+    await running.run(1500)
+    assert image(running) == BAD
+    assert "RollbackStarted" not in running.events()
+
+
+async def test_a_driver_that_another_one_fenced_is_not_followed_by_any(stable):
+    stable.edit(image=BAD)
+    for _ in range(120):
+        for driver in stable.drivers.living:
+            if image(stable) == BAD:
+                driver.fail("fenced", 6, "another driver took the lineage over")
+        await stable.run(1)
+    assert "RollbackStarted" not in stable.events()
+    assert stable.status().blocked_reason == "Fenced"
+
+
+async def test_time_in_which_a_job_is_suspended_is_none_on_trial(stable):
+    stable.kubelet.image_error = "ImagePullBackOff"
+    stable.edit(image=BAD)
+    await stable.run(60)
+    stable.edit(desiredState="Suspended")
+    await stable.until(lambda: stable.phase() == "Suspended")
+    stable.kubelet.image_error = ""
+    await stable.run(600)
+    stable.edit(desiredState="Running")
+    await stable.until(stable.is_running)
+    assert image(stable) == BAD
+
+
+async def test_a_restart_that_is_asked_for_meanwhile_tries_the_new_version_again(stable):
+    stable.drivers.habits.fail_restore = "restore_point_incompatible"
+    stable.edit(image=BAD)
+    await stable.until(lambda: "RollbackStarted" in stable.events(), 120)
+    stable.drivers.habits.fail_restore = ""
+    stable.annotate(restart="try again")
+    await stable.until(lambda: image(stable) == BAD and stable.is_running())

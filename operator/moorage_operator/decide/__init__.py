@@ -34,6 +34,7 @@ from moorage_operator.decide.next_operation import (
 from moorage_operator.decide.observed import observe_attempt, rebuild
 from moorage_operator.decide.operations import leave_block
 from moorage_operator.decide.phase import message, phase
+from moorage_operator.decide.rollback import follow_rollback, note_restored
 from moorage_operator.decide.specs import desired, is_valid, policy, renew_rejection
 from moorage_operator.decide.start import fencing, starting, verifying
 from moorage_operator.decide.stop import snapshotting, stopping
@@ -72,6 +73,8 @@ def decide_job(world: JobWorld) -> Plan:
     validate(draft)
     if not foreign:
         observe_attempt(draft)
+        if draft.on_trial:
+            note_restored(draft)
         _act(draft)
     _describe(draft)
     return replace(draft.plan(), stale=stale(world))
@@ -110,6 +113,9 @@ def _act(draft: Draft) -> None:
 
 
 def _work(draft: Draft) -> None:
+    asked, followed = draft.meta.annotation("rollback"), draft.status.snapshots.last_trigger
+    if asked != followed.rollback and follow_rollback(draft):
+        return
     was_blocked = bool(draft.status.blocked_reason)
     if not leave_block(draft):
         return

@@ -265,7 +265,7 @@ def _checkpointing(draft: Draft) -> _Said:
 def _stable(draft: Draft) -> _Said:
     if draft.is_active and draft.attempt.stable_since is not None:
         return _Said("True", "Stable")
-    blocked = hindrance(draft) if draft.on_trial and is_late(draft) else ""
+    blocked = _rollback_blocked(draft)
     if blocked:
         return _Said("False", ROLLBACK_BLOCKED, blocked)
     if not draft.is_active or draft.attempt.running_since is None:
@@ -274,6 +274,13 @@ def _stable(draft: Draft) -> _Said:
     after = spec.upgrade.rollback.stable_after if spec is not None else None
     wanted = f"{after.duration} and {after.completed_checkpoints} checkpoints" if after else ""
     return _Said("False", "NotYet", f"it must run for {wanted}" if wanted else "")
+
+
+def _rollback_blocked(draft: Draft) -> str:
+    rests = draft.status.finished_at is not None or is_suspended(draft)
+    if not draft.on_trial or rests or not is_late(draft):
+        return ""
+    return hindrance(draft)
 
 
 def _blocked(draft: Draft) -> _Said:

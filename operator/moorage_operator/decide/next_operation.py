@@ -14,7 +14,7 @@ from moorage_operator.decide.preflight import preflight_task, preflight_view
 from moorage_operator.decide.recover import FailureKind, after_end, finish, restart
 from moorage_operator.decide.rescale import begin_rescale, is_interrupted, rescaling, take_back
 from moorage_operator.decide.restore_point import path_store_task
-from moorage_operator.decide.rollback import follow_rollback, roll_back_if_late
+from moorage_operator.decide.rollback import roll_back_if_late
 from moorage_operator.decide.specs import (
     desired,
     give_up,
@@ -93,14 +93,23 @@ def follow_preflight(draft: Draft) -> None:
         end(draft)
     elif desired(draft) == "Suspended" or is_new_nonce(draft):
         follow_edit(draft)
-    elif target(draft) == operation.target_revision:
+    elif target(draft) == operation.target_revision and _is_spared(draft):
         _try_first(draft)
+    elif target(draft) == operation.target_revision:
+        _stop_for(draft, operation.type, operation.reason, operation.message)
     elif operation.reason == RESTART:
         _upgrade(draft, operation.type, RESTART, operation.message)
     else:
         end(draft)
         text = f"{operation.type} was taken back before anything was stopped"
         draft.tell("Normal", "OperationCancelled", text, operation.id)
+
+
+def _is_spared(draft: Draft) -> bool:
+    """Whether the old version gets on, and the new one is still to be tried."""
+    found, spec = trouble(draft), policy(draft)
+    wanted = spec is not None and spec.upgrade.preflight
+    return wanted and (found is None or not found.curable)
 
 
 def _try_first(draft: Draft) -> None:
@@ -123,7 +132,10 @@ def _refuse(draft: Draft, why: str) -> None:
     operation, text = draft.operation, f"the new version failed its preflight: {why}"
     give_up(draft, text)
     end(draft)
-    more = "the old one runs on; change the spec, or set moorage.dev/restart to try again"
+    more = (
+        "the old one runs on; set moorage.dev/restart to try again, or change the version: what is "
+        "set in spec.upgrade makes no other one"
+    )
     draft.tell("Warning", "PreflightFailed", f"{text}; {more}", operation.id)
 
 
@@ -255,8 +267,6 @@ def _running(draft: Draft) -> None:
     pod = draft.pod
     if pod is not None and pod.deleted_at is not None:
         draft.wake(draft.config.busy_resync)
-        return
-    if draft.meta.annotation("rollback") and follow_rollback(draft):
         return
     if draft.on_trial and roll_back_if_late(draft):
         return

@@ -221,6 +221,14 @@ def _short(text: str) -> str:
 
 
 _MOST_COUNTED = 64
+_NOT_THE_VERSIONS = (
+    "AdoptRequired",
+    "CheckpointDirConflict",
+    "Fenced",
+    "StoreDenied",
+    "StoreRefused",
+)
+"""Reasons of refusals that another version would meet as well."""
 _RESTORE_TRIES = 3
 
 _FIXES = {
@@ -264,7 +272,7 @@ def after_end(draft: Draft, reason: str = "", message: str = "") -> None:
     if _ended_in_restore(draft, reason):
         draft.put_restarts(restore_failures=draft.status.restarts.restore_failures + 1)
     hopeless = kind is FailureKind.REFUSED or _restore_fails(draft) or is_late(draft)
-    if hopeless and roll_back(draft, f"{reason}: {message}"):
+    if hopeless and reason not in _NOT_THE_VERSIONS and roll_back(draft, f"{reason}: {message}"):
         return
     if kind is FailureKind.REFUSED:
         _refuse(draft, reason, f"{message}; {_FIXES.get(reason, _FIX)}", reason)

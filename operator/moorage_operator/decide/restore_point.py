@@ -74,7 +74,7 @@ def next_restore(draft: Draft) -> RestorePointStatus | Obstacle:
     attempt, spec = draft.attempt, policy(draft)
     point = attempt.restore_point
     never_ran = attempt.running_since is None
-    by_spec = never_ran and point is not None and point.order_id.startswith(_BY_SPEC)
+    by_spec = never_ran and point is not None and is_by_spec(point)
     begun = attempt.number > 0 and bool(attempt.revision)
     fresh = attempt.number == 0 or (not begun and draft.status.next_restore is None)
     if spec is not None and (is_new_nonce(draft) or (fresh and not _followed(draft)) or by_spec):
@@ -87,6 +87,11 @@ def next_restore(draft: Draft) -> RestorePointStatus | Obstacle:
     if never_ran and point is not None:
         return point
     return LATEST
+
+
+def is_by_spec(point: RestorePointStatus) -> bool:
+    """Whether spec.restore chose it."""
+    return point.order_id.startswith(_BY_SPEC)
 
 
 def first_order(spec: JobSpec) -> str:

@@ -5,27 +5,65 @@ checkpoints, so before the new version has completed one, its start can be made 
 a person decides, by the annotation `moorage.dev/rollback`.
 """
 
+from datetime import datetime
+
+from moorage_api import JobSpec
 from moorage_api.status import RestorePointStatus, Trial
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.operations import begin
-from moorage_operator.decide.restore_point import moved
+from moorage_operator.decide.health import is_ready
+from moorage_operator.decide.operations import begin, clear_block
+from moorage_operator.decide.restore_point import is_by_spec
 from moorage_operator.decide.specs import give_up, policy, target
+from moorage_operator.world import Unreadable
 
-ANNOTATION = "rollback"
+_ANNOTATION = "rollback"
+_STARTS = ("Fencing", "Starting", "Verifying")
+_OTHERS = ("Delete", "Rollback", "Suspend")
 
 
-def note_start(draft: Draft, revision: str, point: RestorePointStatus) -> None:
-    """An attempt of this revision begins: where another one was stable, this one is on trial."""
-    done = draft.status.reconciliation
+def note_start(draft: Draft, revision: str, number: int, point: RestorePointStatus) -> None:
+    """Attempt `number` begins: where another version was stable, this one is on trial."""
+    done, before = draft.status.reconciliation, draft.attempt.revision
+    operation = draft.status.operation
     if revision == done.stable_revision:
         draft.put_reconciliation(trial=None)
-    elif done.trial is None or done.trial.revision != revision:
+    elif before == done.stable_revision:
         last = draft.status.snapshots.last_checkpoint
-        number = last.id if last is not None else 0
-        if point.mode != "Path" and last is not None:
-            point = RestorePointStatus(mode="Path", path=last.path, checkpoint_id=last.id)
-        trial = Trial(revision=revision, since=draft.now, checkpoint_id=number, restore_point=point)
+        elsewhere = point.mode == "Empty" or (point.mode == "Path" and is_by_spec(point))
+        back = point
+        if last is not None and (elsewhere or point.mode != "Path"):
+            back = RestorePointStatus(mode="Path", path=last.path, checkpoint_id=last.id)
+        trial = Trial(
+            revision=revision,
+            since=draft.now,
+            attempt=number,
+            elsewhere=elsewhere,
+            checkpoint_id=last.id if last is not None else 0,
+            restore_point=back,
+        )
         draft.put_reconciliation(trial=trial)
+    elif done.trial is not None:
+        # What was published since the version that was stable counts on.
+        resumed = operation is not None and operation.type == "Resume"
+        since = draft.now if resumed or done.trial.revision != revision else done.trial.since
+        trial = done.trial.model_copy(update={"revision": revision, "since": since})
+        draft.put_reconciliation(trial=trial)
+
+
+def note_restored(draft: Draft) -> None:
+    """The trial's first driver says what the version before had come to: nobody knows better."""
+    trial, attempt = draft.status.reconciliation.trial, draft.attempt
+    found = attempt.restored_from
+    if trial is None or trial.elsewhere or found is None or attempt.number != trial.attempt:
+        return
+    point = trial.restore_point
+    if found.path != point.path:
+        point = RestorePointStatus(
+            mode="Path", path=found.path, checkpoint_id=found.checkpoint_id or 0
+        )
+    number = max(trial.checkpoint_id, found.checkpoint_id or 0)
+    trial = trial.model_copy(update={"checkpoint_id": number, "restore_point": point})
+    draft.put_reconciliation(trial=trial)
 
 
 def roll_back_if_late(draft: Draft) -> bool:
@@ -33,7 +71,11 @@ def roll_back_if_late(draft: Draft) -> bool:
     trial, spec = _trial(draft), policy(draft)
     if trial is None or spec is None or draft.attempt.stable_since is not None:
         return False
-    late = trial.since + spec.upgrade.rollback.readiness_timeout.timedelta
+    if isinstance(draft.world.report, Unreadable) and draft.pod is not None and is_ready(draft.pod):
+        return False  # it cannot be reached from here; it may publish all the same
+    late, operation = _late_at(trial, spec), draft.status.operation
+    if late is None or (operation is not None and operation.type == "Resume"):
+        return False  # its time begins anew with the start
     if not draft.reached(late):
         draft.wake_at(late)
         return False
@@ -48,17 +90,24 @@ def roll_back(draft: Draft, why: str) -> bool:
     trial = _trial(draft)
     if trial is None or hindrance(draft):
         return False
+    # It began from the newest point of the lineage and completed none: a start from the same, or
+    # from the newest, is where the version before stopped.
     _begin(draft, trial, "NotStable", why)
     return True
 
 
 def follow_rollback(draft: Draft) -> bool:
     """Begin what a new value of the annotation asks for; say whether that was begun."""
-    asked = draft.meta.annotation(ANNOTATION)
-    if not asked or asked == draft.status.snapshots.last_trigger.rollback:
+    asked, operation = draft.meta.annotation(_ANNOTATION), draft.status.operation
+    if asked == draft.status.snapshots.last_trigger.rollback:
+        return False
+    busy = operation is not None and (operation.type in _OTHERS or operation.step not in _STARTS)
+    if busy:
         return False
     draft.put_triggers(rollback=asked)
     done, trial = draft.status.reconciliation, draft.status.reconciliation.trial
+    if not asked:
+        return False
     if trial is None or asked != done.stable_revision or asked not in draft.world.revisions:
         can = done.stable_revision if trial is not None else "none: no version is on trial"
         text = f"there is no way back to {asked}; the last stable version before: {can}"
@@ -66,6 +115,7 @@ def follow_rollback(draft: Draft) -> bool:
         return False
     order = f"rollback-{draft.status.operation_counter + 1}-{draft.tag}"
     point = trial.restore_point.model_copy(update={"order_id": order})
+    clear_block(draft)
     _begin(draft, trial, "RollbackRequested", f"the annotation moorage.dev/rollback is {asked}")
     # What was published since stays with its readers; the lineage branches before it.
     draft.put(next_restore=point if point.mode == "Path" else None)
@@ -75,28 +125,49 @@ def follow_rollback(draft: Draft) -> bool:
 
 def hindrance(draft: Draft) -> str:
     """Why a version on trial is not rolled back without a person; empty if it may be."""
-    trial, done = draft.status.reconciliation.trial, draft.status.reconciliation
+    done, trial = draft.status.reconciliation, draft.status.reconciliation.trial
     if trial is None:
         return ""
+    back = f"annotating the job with moorage.dev/{_ANNOTATION}={done.stable_revision}"
+    if draft.meta.annotation(_ANNOTATION) == done.stable_revision:
+        back = f"{back} (take the annotation off first, as its value was followed before)"
     last = draft.status.snapshots.last_checkpoint
     if last is not None and last.id > trial.checkpoint_id:
         return (
             f"output was published since the upgrade (checkpoint {last.id}); correct the new "
-            f"version, or take that back by annotating the job with moorage.dev/{ANNOTATION}="
-            f"{done.stable_revision}: it goes on from before the upgrade"
+            f"version, or take that back by {back}: it goes on from before the upgrade"
+        )
+    if trial.elsewhere:
+        return (
+            "the new version began from another point than the version before had come to; "
+            f"correct it, or go back to where that stopped by {back}"
         )
     old, new = (draft.world.revisions.get(one) for one in (done.stable_revision, trial.revision))
-    if old is not None and new is not None and moved(old.spec, new.spec):
-        return "the new version has another checkpointDir; correct the spec"
+    if old is not None and new is not None and _place(old.spec) != _place(new.spec):
+        return "the new version has its state in another place; correct the spec"
     return ""
 
 
 def is_late(draft: Draft) -> bool:
     """Whether the version on trial has had its time."""
     trial, spec = _trial(draft), policy(draft)
-    if trial is None or spec is None:
-        return False
-    return draft.reached(trial.since + spec.upgrade.rollback.readiness_timeout.timedelta)
+    late = _late_at(trial, spec) if trial is not None and spec is not None else None
+    return late is not None and draft.reached(late)
+
+
+def _late_at(trial: Trial, spec: JobSpec) -> datetime | None:
+    """None where nobody knows how long a good version takes: its checkpoints go by a calendar."""
+    rules, interval = spec.upgrade.rollback, spec.checkpoint.effective_interval
+    needed, count = rules.stable_after.duration.timedelta, rules.stable_after.completed_checkpoints
+    if count and interval is None:
+        return None
+    if interval is not None:
+        needed += interval.timedelta * (count + 1)
+    return trial.since + max(rules.readiness_timeout.timedelta, needed)
+
+
+def _place(spec: JobSpec) -> tuple[str, str | None]:
+    return spec.state.checkpoint_dir.rstrip("/"), spec.state.s3.endpoint
 
 
 def _trial(draft: Draft) -> Trial | None:

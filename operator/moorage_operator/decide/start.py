@@ -72,6 +72,7 @@ def verifying(draft: Draft) -> None:
     elif target(draft) not in ("", attempt.revision) or is_new_nonce(draft):
         _supersede(draft)
     elif _new_restart(draft):
+        draft.put_reconciliation(rejected_spec_hash="")
         draft.put_triggers(restart=draft.meta.annotation("restart"))
         _supersede(draft)
     elif draft.on_trial and roll_back_if_late(draft):
@@ -142,6 +143,8 @@ def _generation(draft: Draft) -> int:
 
 def _launch(draft: Draft) -> None:
     _reject_if_asked(draft)
+    if draft.operation.type == "Rollback" and _new_restart(draft):
+        draft.put_reconciliation(rejected_spec_hash="")
     name = target(draft)
     if not name:
         block(draft, "InvalidSpec", "there is no valid spec to start; correct the spec")
@@ -189,7 +192,7 @@ def _count_up(draft: Draft, revision: str, point: RestorePointStatus) -> None:
     spec = draft.world.revisions[revision].spec
     old = draft.status.reconciliation
     if old.stable_revision:
-        note_start(draft, revision, point)
+        note_start(draft, revision, number, point)
     draft.put(
         next_restore=None,
         job=JobView(),

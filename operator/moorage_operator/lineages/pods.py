@@ -104,7 +104,13 @@ def store_task_pod(job: JobRefs, request: StoreTaskRequest, seconds: int) -> Obj
             "containers": [_container(job, request)],
         },
     }
-    return merged_pod(ours, _template(spec.driver.pod_template))
+    tried = request.kind == "Preflight"
+    return merged_pod(ours, _template(spec.driver.pod_template, prepared=tried))
+
+
+def manifest_of(job: JobRefs) -> str:
+    """The manifest as a preflight is given it."""
+    return json.dumps(job_document(job.meta, job.spec))
 
 
 def _container(job: JobRefs, request: StoreTaskRequest) -> Object:
@@ -114,7 +120,8 @@ def _container(job: JobRefs, request: StoreTaskRequest) -> Object:
     if request.kind == "Preflight":
         # What a driver has: it imports the job's program, and starts a Spark.
         module, memory = "moorage.preflight", f"{driver_memory(spec.driver).total}Mi"
-        document = json.dumps(job_document(job.meta, spec))
+        # The kubelet puts variables in place of $(NAME), and one $ in place of two.
+        document = manifest_of(job).replace("$", "$$")
         env.append({"name": PREFLIGHT_JOB_ENV, "value": document})
     return {
         "name": _CONTAINER,
@@ -132,11 +139,16 @@ def _container(job: JobRefs, request: StoreTaskRequest) -> Object:
     }
 
 
-def _template(driver: Mapping[str, Any]) -> Object:
-    """What a store task takes from the driver's template: where it may run, what it can reach."""
+def _template(driver: Mapping[str, Any], *, prepared: bool) -> Object:
+    """What a store task takes from the driver's template: where it may run, what it can reach.
+
+    Args:
+        prepared: whether containers that bring the job's program run before it.
+    """
     # Other containers stay away: a pod with one that goes on never ends.
     spec = dict(driver.get("spec") or {})
-    spec.pop("initContainers", None)
+    if not prepared:
+        spec.pop("initContainers", None)
     spec.pop("terminationGracePeriodSeconds", None)
     containers = [c for c in spec.pop("containers", None) or () if c.get("name") == "driver"]
     kept = ("env", "envFrom", "volumeMounts", "securityContext")

@@ -22,7 +22,13 @@ from moorage_testing.world.clock import FakeClock
 from moorage.errand import main
 from moorage_operator.lineages import ChosenLineages
 from moorage_operator.lineages.direct import DirectLineages, opener
-from moorage_operator.lineages.pods import STORE_TASK_ENV, PodLineages, pod_name, store_task_pod
+from moorage_operator.lineages.pods import (
+    PREFLIGHT_JOB_ENV,
+    STORE_TASK_ENV,
+    PodLineages,
+    pod_name,
+    store_task_pod,
+)
 from moorage_operator.lineages.requests import request_of
 from moorage_operator.plan import StoreTask
 from moorage_operator.ports import ApiUnavailable, JobRefs
@@ -488,6 +494,21 @@ def test_the_pod_takes_volumes_and_places_from_the_drivers_template_and_nothing_
     assert env["AWS_SECRET_ACCESS_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "s3-creds"
     assert decode_request(env[STORE_TASK_ENV]["value"]).path == VERIFY.path
     assert "securityContext" in spec["containers"][0]
+
+
+def test_a_preflight_has_what_brings_the_program_and_the_manifest_as_it_is_written():
+    """The kubelet would put variables into an environment's values."""
+    template = {"spec": {"initContainers": [{"name": "fetch", "image": "x"}]}}
+    env = [{"name": "PRICE", "value": "$(HOME) $5"}]
+    application = {"mainFile": "local:///app/job.py", "env": env}
+    job = refs(driver={"podTemplate": template}, application=application)
+    task = StoreTask("p-1", "Preflight")
+    spec = store_task_pod(job, request_of(job, task, "test"), 300)["spec"]
+    assert [one["name"] for one in spec["initContainers"]] == ["fetch"]
+    given = {one["name"]: one.get("value") for one in spec["containers"][0]["env"]}
+    read = json.loads(given[PREFLIGHT_JOB_ENV].replace("$$", "$"))
+    assert read["spec"]["application"]["env"] == env
+    assert "$" not in given[PREFLIGHT_JOB_ENV].replace("$$", "")
 
 
 def test_the_process_in_the_pod_answers_in_its_termination_message(tmp_path):
