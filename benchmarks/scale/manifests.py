@@ -24,6 +24,7 @@ from benchmarks.scale.curve import Curve
 from moorage.driver.manifests import Boundary, ManifestMaker, ranges_of
 from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import FleetUpload, RangeFleet
+from moorage.engine.range_access import ServerDoor
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.server.operations import (
     OpenResult,
@@ -102,6 +103,9 @@ class _Servers:
 
     def place(self, groups: Sequence[KeyGroupRange], _checkpoint_id: int) -> list[int]:
         return [subtask % self._shape.servers for subtask in range(len(groups))]
+
+    def door(self, index: int) -> ServerDoor:
+        return ServerDoor(f"tcp:10.0.{index >> 8}.{index & 255}:7071", f"{index:032x}-0.0")
 
     def connect(self, index: int) -> Any:
         def upload_many(run: str, checkpoint_id: int, *given: Any) -> WrittenPart:
