@@ -19,8 +19,8 @@ from moorage_testing.oracle import expected, judge
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 COUNTING_JOB = Path(__file__).parent / "counting_job.py"
-# With a changelog and each commit published, and from a job without one to one with it.
-QUICK_SEEDS = (2, 3)
+# With a changelog and each commit published.
+QUICK_SEEDS = (2,)
 SOAK_SEEDS = tuple(seed for seed in range(1, 21) if seed not in QUICK_SEEDS)
 CHECKPOINTS = {"interval": "1s", "minPause": "200ms"}
 EPOCHS = 20

@@ -172,7 +172,7 @@ def live(seeds: Iterable[int], server: S3Server, proxy: FaultProxy, home: Path) 
     return tally
 
 
-@pytest.mark.parametrize("first", range(0, 50, LIVES))
+@pytest.mark.parametrize("first", range(0, 30, LIVES))
 def test_no_state_is_lost_and_nothing_is_left_over_on_s3(
     s3_server: S3Server, proxy: FaultProxy, tmp_path: Path, first: int
 ) -> None:
@@ -189,7 +189,7 @@ def test_a_thousand_lives_on_s3_end_well(
     soak_seconds: float, s3_server: S3Server, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     end = time.monotonic() + soak_seconds
-    for seed in range(50, 1000):
+    for seed in range(30, 1000):
         if time.monotonic() > end:
             break
         live([seed], s3_server, proxy, tmp_path)

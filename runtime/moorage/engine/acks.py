@@ -124,7 +124,8 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         committables: by sink uid, what was staged.
         wrote_union: whether the delta has elements of a union list.
         queryable: states that may be looked up, each by the name that it is asked for by.
-        seconds: from its first row to the acknowledgement; no two attempts have the same.
+        seconds: from its first row to the acknowledgement; no two attempts have the same. 0 where
+            operators are downstream, to whom acknowledgements travel with the rows.
     """
 
     uid: str

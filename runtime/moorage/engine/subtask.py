@@ -336,7 +336,9 @@ class _Subtask:
             if state is not None and self._header.subtask == 0
             else 0,
             bad_broadcast=state.first_bad_time if state is not None else "",
-            seconds=time.monotonic() - self._began,
+            # What operators read must be the same in every attempt, or Spark takes a shuffle that
+            # is computed again for another one, and fails the epoch.
+            seconds=0.0 if plan.downstream else time.monotonic() - self._began,
         )
         raws = (encode_ack(ack), *self._header.acks)
         return ack_batch(raws, plan.carried, ack.subtask, downstream=plan.downstream)

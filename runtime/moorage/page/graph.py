@@ -115,7 +115,7 @@ def _cells(figures: NodeFigures, size: Callable[[float], str]) -> Sequence[str]:
     return (
         f"{figures.rows_in:,.0f}" if figures.rows_in else "",
         f"{figures.rows_out:,.0f}" if figures.rows_out else "",
-        f"{figures.busy:.0%}" if figures.keeps_state else "",
+        f"{figures.busy:.0%}" if figures.busy else "",
         f"{figures.skew:.1f}" if figures.skew else "",
         f"{figures.late:,}",
         f"{figures.null_keys:,}",
@@ -154,7 +154,7 @@ def _box(
     if figures is not None:
         busy = figures.busy
         rows = f"{figures.rows_in or figures.rows_out:,.0f} rows/s"
-        lines.append(f"{rows}, busy {busy:.0%}" if figures.keeps_state else rows)
+        lines.append(f"{rows}, busy {busy:.0%}" if busy else rows)
         odd = [f"skew {figures.skew:.1f}"] if figures.skew > 1.05 else []
         odd += [f"{figures.late:,} late"] if figures.late else []
         odd += [f"{figures.null_keys:,} null"] if figures.null_keys else []

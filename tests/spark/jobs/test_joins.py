@@ -8,7 +8,8 @@ import pytest
 from moorage_testing.jobs import JobHome, kill_group, wait_until
 from moorage_testing.oracle import newest_manifest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+# Without Spark the suite does the same by tests/unit/engine; this is half a minute of its time.
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(300)]
 
 JOB = Path(__file__).with_name("joins_job.py")
 KEYS = range(30)
