@@ -188,6 +188,27 @@ class RangeDatabase(RangeView, Protocol):
         """Let go of everything; idempotent."""
 
 
+class StandingView(Protocol):
+    """The state as it was at one moment, whatever is written since.
+
+    One thread at a time reads it, beside any that uses the database. Dropped before that is closed.
+    """
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of `keys` in their order, None where absent."""
+
+    def drop(self) -> None:
+        """Let go of the state; idempotent."""
+
+
+@runtime_checkable
+class StandingDatabase(Protocol):
+    """A `RangeDatabase` besides: what it has now can be read while more is written."""
+
+    def standing(self) -> StandingView:
+        """The state as it is now; costs microseconds, and what replaces it room until `drop`."""
+
+
 @runtime_checkable
 class StoredDatabase(Protocol):
     """A `RangeDatabase` besides: files of it may be in the store alone.

@@ -29,7 +29,7 @@ import msgspec
 import xxhash
 
 from moorage_state.errors import Bug, CorruptState, LocalDiskError
-from moorage_state.formats import require_known_format, unknown_name
+from moorage_state.formats import UNREADABLE, require_known_format, unknown_name
 
 DELTA_FORMAT_VERSION = 1
 
@@ -102,7 +102,7 @@ def decode_frame(payload: bytes | bytearray | memoryview) -> Frame:
     """The frame that `encode_frame` made. Raises `Bug` when these are not the bytes of one."""
     try:
         frame = _unpack_frame(payload)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise Bug(f"not the payload of a delta frame: {error}") from error
     if len(frame.keys) != len(frame.values):
         raise Bug(
@@ -227,7 +227,7 @@ class DeltaReader:
             payload = self._first_block()
             self._digest = _Digest(payload)
             self.header: DeltaHeader = _unpack_header(payload)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self._file.close()
             raise self._corrupt(f"header: {error}") from error
         except BaseException:
@@ -304,7 +304,7 @@ class DeltaReader:
     def _check_end(self, payload: bytes, frames: int, operations: int | None = None) -> None:
         try:
             end = _unpack_end(payload)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise self._corrupt(f"end block: {error}") from error
         named = parse_delta_name(self.path.name)
         counted = end.operations if operations is None else operations

@@ -8,6 +8,7 @@ ones a small letter. Called by whoever decodes what Moorage stored. See docs/for
 """
 
 import hashlib
+import json
 import re
 import threading
 from collections.abc import Collection, Mapping
@@ -18,6 +19,10 @@ import msgspec
 from moorage_state.errors import CorruptState, NewerFormat
 
 T = TypeVar("T")
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that it cannot decode: text that is none, arrays in arrays without
+end."""
 
 _preparing = threading.Lock()
 _prepared: set[Any] = set()
@@ -99,13 +104,25 @@ def decode_document(data: bytes, kind: type[T], what: str, where: str) -> T:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         problem = error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
     # Rare: only what a newer release wrote is looked at twice.
-    plain = msgspec.json.decode(data)
     try:
+        plain = msgspec.json.decode(data)
         return msgspec.json.decode(msgspec.json.encode(_known(plain, _info(kind))), type=kind)
     except msgspec.ValidationError as error:
         problem = error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
     raise unknown_name(what, f"problem={str(problem)!r}", where) from problem
+
+
+def read_json(text: str | bytes) -> Any:
+    """Return what JSON from elsewhere says. Raises ValueError: it is none, or nested too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 def _prepare(kind: Any) -> None:

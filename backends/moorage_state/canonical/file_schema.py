@@ -18,7 +18,7 @@ from moorage_state.canonicalspec import (
 )
 from moorage_state.columnar.arrow import arrow_type
 from moorage_state.errors import CorruptState, UserError
-from moorage_state.formats import decode_document, require_known_format
+from moorage_state.formats import UNREADABLE, decode_document, require_known_format
 from moorage_state.types import parse_type
 
 _KEY = b"moorage"
@@ -96,7 +96,7 @@ def read_meta(schema: pa.Schema, path: str) -> FileMeta:
         version = msgspec.json.decode(raw, type=_Head).format
         require_known_format("canonical file", version, CANONICAL_FORMAT, path)
         meta = decode_document(raw, FileMeta, "canonical file", path)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise CorruptState(f"metadata cannot be read ({error})", path, _ADVICE) from error
     if not schema_of(meta).equals(schema):
         raise CorruptState(

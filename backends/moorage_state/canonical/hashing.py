@@ -53,6 +53,8 @@ def _columns(keys: Iterable[tuple[Any, ...]], width: int) -> list[list[Any]]:
 def spark_xxhash64(types: Sequence[str]) -> Callable[[tuple[Any, ...]], int]:
     """A function that gives what `xxhash64(columns)` gives for columns of these types (signed)."""
     encoders = [_bytes_of(parse_type(ddl)) for ddl in types]
+    if len(encoders) == 1:
+        return _of_one_column(encoders[0])
 
     def digest(key: tuple[Any, ...]) -> int:
         seed = _SEED
@@ -60,6 +62,15 @@ def spark_xxhash64(types: Sequence[str]) -> Callable[[tuple[Any, ...]], int]:
             if value is not None:  # a null leaves the hash as it is
                 seed = _hash(encode(value), seed)
         return seed - (1 << 64) if seed >= 1 << 63 else seed
+
+    return digest
+
+
+def _of_one_column(encode: Callable[[Any], bytes]) -> Callable[[tuple[Any, ...]], int]:
+    def digest(key: tuple[Any, ...]) -> int:
+        (value,) = key
+        found = _SEED if value is None else _hash(encode(value), _SEED)
+        return found - (1 << 64) if found >= 1 << 63 else found
 
     return digest
 

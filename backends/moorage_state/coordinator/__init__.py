@@ -44,6 +44,7 @@ from moorage_state.coordinator.checkpoint import Phase as Phase
 from moorage_state.coordinator.checkpoint import TaskId as TaskId
 from moorage_state.coordinator.completed import CompletedCheckpointStore as CompletedCheckpointStore
 from moorage_state.coordinator.coordinator import CheckpointCoordinator as CheckpointCoordinator
+from moorage_state.coordinator.coordinator import check_all_restored as check_all_restored
 from moorage_state.coordinator.effects import Effect as Effect
 from moorage_state.coordinator.effects import FailJob as FailJob
 from moorage_state.coordinator.effects import FinalizeCheckpoint as FinalizeCheckpoint

@@ -5,7 +5,7 @@ that follows in `lifecycle`, and which failures count in `failures`.
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from moorage_state.coordinator.checkpoint import (
     AcknowledgeCheckpoint,
@@ -369,13 +369,8 @@ class CheckpointCoordinator:
                 )
             return None
         own = {task.operator for task in self._to_wait_for}
-        gone = sorted(latest.operators - own)
-        if gone and all_or_nothing_state:
-            raise UserError(
-                f"the checkpoint has state of operators that the job no longer has: uids={gone} "
-                f"job={sorted(filter(None, own))}; keep the uid, or set "
-                f"restore.allowNonRestoredState: true to leave that state behind"
-            )
+        if all_or_nothing_state:
+            check_all_restored(latest.operators, own)
         unclaimed = latest.properties.unclaimed
         self._launcher.force_full = unclaimed
         self._life.base_id = 0 if unclaimed else latest.checkpoint_id
@@ -427,6 +422,26 @@ class CheckpointCoordinator:
     def _check_alive(self) -> None:
         if self._life.ended is not None:
             raise Bug(f"the coordinator has ended: {self._life.ended}")
+
+
+def check_all_restored(stored: Collection[str], job: Collection[str]) -> None:
+    """Refuse a checkpoint with state of operators that the job does not have.
+
+    Args:
+        stored: the operators that the checkpoint has state of.
+        job: those of the job.
+
+    Raises UserError: naming them, and what to do.
+    """
+    gone = sorted(set(stored) - set(job))
+    if gone:
+        uids = sorted(filter(None, job))
+        raise UserError(
+            f"the checkpoint has state of operators that the job no longer has: uids={gone} "
+            f"job={uids}; give a renamed operator its old uid back, or name both in "
+            f"restore.uidMapping ({gone[0]}: NEW_UID), or set restore.allowNonRestoredState: true "
+            f"to leave that state behind"
+        )
 
 
 def _limit(checkpoint: PendingCheckpoint) -> float:

@@ -27,7 +27,7 @@ import xxhash
 
 from moorage_state.database import FileBytes
 from moorage_state.errors import CorruptState, LocalDiskError, Retryable, disk_errors
-from moorage_state.formats import require_known_format
+from moorage_state.formats import UNREADABLE, require_known_format
 from moorage_state.keylayout import METADATA
 from moorage_state.memory.groups import Group
 from moorage_state.stores.transfers import in_parallel
@@ -198,7 +198,7 @@ class HeapReader:
     def _entries(self, offset: int) -> _Entries:
         try:
             entries: _Entries = _unpack_entries(self._block(offset, b"G"))
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise self._corrupt(f"group: {error}") from error
         return entries
 
@@ -230,7 +230,7 @@ class HeapReader:
         block = self._read(place, max(0, size - _TAIL.size - place))
         try:
             return _unpack_index(self._payload(block, b"I"))
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise self._corrupt(f"index: {error}") from error
 
     def _block(self, offset: int, expected: bytes) -> bytes:

@@ -239,7 +239,7 @@ class RangeHost:
     def adopt(self, lineage: str) -> bool:
         return adopt(self._local_dir, lineage)
 
-    def local_copies(self, checkpoint_id: int) -> list[RangeSpec]:
+    def local_copies(self, checkpoint_id: int) -> list[tuple[RangeSpec, int]]:
         return local_copies(self._local_dir, checkpoint_id)
 
     def open_range(
@@ -445,8 +445,8 @@ class RangeHost:
                 opened.apply_pending()
             except StaleLease:
                 continue  # closed meanwhile; the delta file stays
-            except MoorageError as error:
-                # Kept by the range, and raised by the next call on it.
+            except (MoorageError, OSError) as error:
+                # Kept by the range, or met again and raised by the next call on it.
                 _log.warning("commit not applied: error=%s", error)
 
 

@@ -82,10 +82,14 @@ def adopt(local_dir: Path, lineage: str) -> bool:
         return bool(found)
 
 
-def local_copies(local_dir: Path, checkpoint_id: int) -> list[RangeSpec]:
+def local_copies(local_dir: Path, checkpoint_id: int) -> list[tuple[RangeSpec, int]]:
     """See `StateApi.local_copies`."""
-    found = _directories(local_dir)
-    return [one.spec for one in found if one.checkpoint(checkpoint_id).is_dir()]
+    found = []
+    for one in _directories(local_dir):
+        before = [copy for copy in one.local_checkpoints() if copy <= checkpoint_id]
+        if before:
+            found.append((one.spec, before[-1]))
+    return found
 
 
 def drop_left_over(local_dir: Path, run: str) -> int:
@@ -250,7 +254,7 @@ class RangeDirectory:
 
     def local_checkpoints(self) -> list[int]:
         """The ids of the whole local copies."""
-        names = (path.name for path in self.checkpoints.iterdir())
+        names = (path.name for path in self.checkpoints.glob("*"))
         return sorted(int(name) for name in names if name.isdecimal())
 
     def was_opened_since(self, order: tuple[int, int]) -> bool:
@@ -492,8 +496,14 @@ class Snapshots:
         """Where files of any copy are; what it has besides stays for the with block."""
         return self._database.frozen() if self._database else nullcontext()
 
-    def complete(self, checkpoint_id: int) -> Taken | None:
-        """Keep this local copy and drop the older ones; the copy, None if it is not here."""
+    def complete(self, checkpoint_id: int, before: int = 0, copy: int = 0) -> Taken | None:
+        """Keep this local copy and drop the older ones; the copy, None if it is not here.
+
+        Args:
+            before: with a changelog the checkpoint that completed, which begins with the copy of
+                `checkpoint_id`: what is between is of savepoints and of checkpoints that failed.
+            copy: the one there that later checkpoints begin with.
+        """
         with self._lock:
             taken = self._taken.get(checkpoint_id)
             if taken is None:
@@ -507,7 +517,12 @@ class Snapshots:
         # What is not known was restored from elsewhere, under an id of another lineage.
         self._drop(
             lambda other: (
-                other not in awaited and (other < self._newest_complete or other not in known)
+                other not in awaited
+                and (
+                    other < self._newest_complete
+                    or other not in known
+                    or (checkpoint_id < other < before and other != copy)
+                )
             )
         )
         return taken

@@ -4,14 +4,22 @@ Decides how long a range is held for them: at most `HOLD_SECONDS` at a time, aft
 go of for as long as it was held, so that a job that waits for it always gets it. What one look-up
 gives is of one version: where an epoch is committed between two turns, it ends with what it has.
 One read of the database is never cut: a single value, or the way to the first entry, takes as long
-as it takes. Called by `OpenRange`.
+as it takes. While somebody asks, `KeptView` has a view of databases that can be read while they are
+written to, so that look-ups and epochs do not wait for each other. Called by `OpenRange`.
 """
 
+import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
-from moorage_state.database import RangeDatabase, Scan
+from moorage_state.database import (
+    RangeDatabase,
+    RangeView,
+    Scan,
+    StandingDatabase,
+    StandingView,
+)
 from moorage_state.errors import StaleLease
 from moorage_state.keylayout import METADATA, prefix_end
 from moorage_state.server.operations import Found, FoundUnder, RangeSpec, Version
@@ -26,8 +34,52 @@ _FIRST_STEP = 1
 _LONGEST_STEP = 1024
 _STEP_BYTES = 128 << 10
 
-View = Callable[[], AbstractContextManager[tuple[Version, RangeDatabase]]]
-"""Holds a range: gives its version and the database at it, for a with block."""
+View = Callable[[], AbstractContextManager[tuple[Version, RangeView]]]
+"""Holds a range: gives its version and the state at it, for a with block."""
+
+PointView = Callable[[], AbstractContextManager[tuple[Version, RangeView | StandingView]]]
+"""The same for who reads keys that it knows."""
+
+KEPT_SECONDS = 10.0
+"""After the last look-up; a view keeps what it shows from being compacted."""
+
+
+class KeptView:
+    """What the newest epoch that was applied left, while there are look-ups; for any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._asked: float | None = None
+        self._kept: tuple[Version, StandingView] | None = None
+
+    @contextmanager
+    def seen(self) -> Iterator[tuple[Version, StandingView] | None]:
+        """What is kept, for the with block; None where nothing is."""
+        self._asked = self._clock()
+        with self._lock:
+            yield self._kept
+
+    def renew(self, version: Version, database: RangeDatabase) -> None:
+        """The database is at this version now; under the lock of its range."""
+        asked = self._asked
+        wanted = asked is not None and self._clock() - asked < KEPT_SECONDS
+        if not isinstance(database, StandingDatabase) or (not wanted and self._kept is None):
+            return
+        with self._lock:
+            self._let_go()
+            if wanted:
+                self._kept = version, database.standing()
+
+    def drop(self) -> None:
+        """The database is closed next, or another's."""
+        with self._lock:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._kept is not None:
+            self._kept[1].drop()
+            self._kept = None
 
 
 class _Turns:
@@ -61,7 +113,7 @@ class _Turns:
 
 def cells(
     spec: RangeSpec,
-    view: View,
+    view: PointView,
     keys: list[bytes],
     limit_bytes: int,
     clock: Callable[[], float] = time.monotonic,

@@ -5,7 +5,8 @@ disk, and applied under the range's lock in the background or by the next read, 
 first. Made by `RangeHost`, which checks the lease. Thread-safe.
 
 Two locks, never taken the other way round: `_lock` for everything that touches the database, then
-`_state` for the few fields that say what was accepted and whether the range still works.
+`_state` for the few fields that say what was accepted and whether the range still works. Look-ups
+take neither while there is a view for them, whose own lock is taken last.
 """
 # ruff: noqa: D102  `RangeApi` documents the methods
 
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from moorage_state.database import RangeDatabase, Scan, StoredDatabase
+from moorage_state.database import RangeDatabase, RangeView, Scan, StandingView, StoredDatabase
 from moorage_state.deltas import DeltaHeader, DeltaReader, Frame
 from moorage_state.errors import (
     Bug,
@@ -29,6 +30,7 @@ from moorage_state.errors import (
     StateTooLarge,
     VersionGone,
     VersionMismatch,
+    disk_errors,
 )
 from moorage_state.keylayout import EVENT_TIMERS, EXPIRIES
 from moorage_state.progress import advance, bytes_below, watching
@@ -63,6 +65,8 @@ _HELD_BYTES = 8 << 20
 """A delta above this is read twice, and not held in memory while it is applied."""
 
 _STATS_WAIT_SECONDS = 0.02
+_FRESH_SECONDS = 0.005
+"""For which a look-up waits for a commit that is being applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,7 @@ class OpenRange:
         self._apply_later = apply_later
         self._lock = threading.Lock()
         self._state = threading.Lock()
+        self._applied = threading.Condition(self._state)
         self._version = restored.version
         self._tip = restored.version
         self._origin = restored.origin
@@ -145,6 +150,7 @@ class OpenRange:
         self._pending: deque[Version] = deque()
         self._committed: dict[int, str] = {}
         self._failure: MoorageError | None = None
+        self._kept: lookups.KeptView | None = None
         self._stats = RangeStats(
             self.spec.uid, self.spec.start, self.spec.end, run, restored.version, 0
         )
@@ -174,9 +180,28 @@ class OpenRange:
             yield database
 
     @contextmanager
-    def _committed_view(self) -> Iterator[tuple[Version, RangeDatabase]]:
-        """The last committed version and the database at it, for the with block."""
+    def _committed_view(self) -> Iterator[tuple[Version, RangeView]]:
+        """The last committed version and the state at it, for the with block."""
         with self._working() as database:
+            yield self._version, database
+
+    @contextmanager
+    def _point_view(self) -> Iterator[tuple[Version, RangeView | StandingView]]:
+        """The same for single keys; of the version before where a commit takes long to be applied.
+
+        It does not wait for who works with the range, from the second time on.
+        """
+        with self._applied:
+            self._applied.wait_for(lambda: not self._pending, _FRESH_SECONDS)
+            view = self._kept = self._kept or lookups.KeptView()
+        with view.seen() as kept:
+            if kept is not None:
+                self.check_usable()
+                with self._judging():
+                    yield kept
+                return
+        with self._working() as database:
+            view.renew(self._version, database)
             yield self._version, database
 
     def apply_pending(self) -> None:
@@ -224,7 +249,7 @@ class OpenRange:
             return scans.next_timer(database.timers, self.spec, kind, after_ms)
 
     def look_up(self, cells: list[bytes], limit_bytes: int, /) -> Found:
-        return lookups.cells(self.spec, self._committed_view, cells, limit_bytes)
+        return lookups.cells(self.spec, self._point_view, cells, limit_bytes)
 
     def look_under(
         self, prefix: bytes, after: bytes, limit_entries: int, limit_bytes: int, /
@@ -297,6 +322,8 @@ class OpenRange:
             )
             if not by_log or way == "log and copy":
                 linked = self.snapshots.take(database, checkpoint_id, version)
+            if by_log and way == "log and copy":
+                self.snapshots.begin_log().copied(checkpoint_id)
         return SnapshotSync(linked.bytes, time.monotonic() - began, linked.flush_seconds)
 
     def notify_complete(self, checkpoint_id: int) -> None:
@@ -305,7 +332,10 @@ class OpenRange:
         log = self.snapshots.log
         base = log.complete(checkpoint_id) if log else None
         # What a log begins with is older than the checkpoint, and the deltas since are needed.
-        taken = self.snapshots.complete(base.checkpoint_id if base else checkpoint_id)
+        if log is not None and base is not None:
+            taken = self.snapshots.complete(base.checkpoint_id, checkpoint_id, log.copy)
+        else:
+            taken = self.snapshots.complete(checkpoint_id)
         epoch = base.epoch if base else taken.version.epoch if taken else None
         if epoch is not None:
             self._spool.drop_through(epoch)
@@ -407,6 +437,8 @@ class OpenRange:
 
     def _surrendered(self, deltas: dict[Version, Path]) -> Surrendered:
         """Under the lock of a range that is shut out."""
+        if self._kept is not None:
+            self._kept.drop()
         self._spool.close()
         return Surrendered(
             self._directory,
@@ -423,29 +455,37 @@ class OpenRange:
         """The database with every accepted commit applied; its errors put the range out of work."""
         with watching(self._measure), self._lock:
             self.check_usable()
-            try:
+            with self._judging():
                 while self._pending:
                     self._apply(self._pending[0])
                 yield self._database
-            except CorruptState as error:
-                # Another file than the working copy's, such as an object of the store: opening it
-                # again would not help.
-                if error.path != str(self._database.path):
-                    self._fail(error)
-                    raise
-                again = StaleLease(
-                    f"the working copy of a range is damaged; opening the range again makes a new "
-                    f"one: {self._where()}: {error}"
-                )
-                self._fail(again)
-                raise again from error
-            except (LocalDiskError, VersionGone) as error:
+
+    @contextmanager
+    def _judging(self) -> Iterator[None]:
+        """Errors of the database within the block put the range out of work."""
+        try:
+            yield
+        except CorruptState as error:
+            # Another file than the working copy's, such as an object of the store: opening it
+            # again would not help.
+            if error.path != str(self._database.path):
                 self._fail(error)
                 raise
+            again = StaleLease(
+                f"the working copy of a range is damaged; opening the range again makes a new "
+                f"one: {self._where()}: {error}"
+            )
+            self._fail(again)
+            raise again from error
+        except (LocalDiskError, VersionGone) as error:
+            self._fail(error)
+            raise
 
     def _apply(self, version: Version) -> None:
         try:
-            large = self._spool.path(version).stat().st_size > _HELD_BYTES
+            path = self._spool.path(version)
+            with disk_errors("look at a committed delta", path):
+                large = path.stat().st_size > _HELD_BYTES
             if large:
                 # Shown to be whole first, for then no more than a part is held in memory.
                 deque(self._frames(version), maxlen=0)
@@ -455,9 +495,12 @@ class OpenRange:
             if error.path == str(self._database.path):
                 raise
             raise self._gone(version, error) from error
-        with self._state:
+        with self._applied:
             self._version = version
             self._pending.popleft()
+            self._applied.notify_all()
+        if self._kept is not None:
+            self._kept.renew(version, self._database)
         advance()
 
     def _measure(self) -> tuple[Version, int]:

@@ -408,10 +408,12 @@ class StateApi(Protocol):
         lineage ever uses. Raises `Retryable` while a range of the other one is open in a server.
         """
 
-    def local_copies(self, checkpoint_id: int, /) -> list[RangeSpec]:
-        """The ranges, open or not, of which the volume has a copy of a checkpoint.
+    def local_copies(self, checkpoint_id: int, /) -> list[tuple[RangeSpec, int]]:
+        """The ranges, open or not, of which the volume has a copy, and that copy's checkpoint.
 
-        No file of it was read: whoever opens one of these ranges does, and takes what is right.
+        The newest one up to `checkpoint_id`: with a changelog a checkpoint begins with the copy of
+        an earlier one. No file of it was read: whoever opens one of these ranges does, and takes
+        what is right.
         """
 
     def open_range(

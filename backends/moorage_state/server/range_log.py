@@ -80,6 +80,7 @@ class RangeLog:
         self._ahead: dict[str, tuple[FileRef, float]] = {}
         self._next: tuple[Base, Base | None, float] | None = None
         self._listings: dict[int, Listing] = {}
+        self._copy = 0
         self._gone: deque[int] = deque(maxlen=_ABORTS)
 
     def restored(self, handle: RangeHandle, checkpoint_id: int) -> None:
@@ -118,6 +119,15 @@ class RangeLog:
             listing = self._listed(base, version, committed) if base else None
             self._listings[checkpoint_id] = listing or Listing(version, None)
             return listing is not None
+
+    @property
+    def copy(self) -> int:
+        """The last checkpoint with which a copy was taken for later ones to begin with, or 0."""
+        return self._copy
+
+    def copied(self, checkpoint_id: int) -> None:
+        """Such a copy is taken with this checkpoint."""
+        self._copy = checkpoint_id
 
     def listing(self, checkpoint_id: int) -> Listing | None:
         """What a checkpoint that is under way lists; None where it is a copy of all, as it is."""

@@ -22,6 +22,7 @@ import msgspec
 from moorage_state.database import FileBytes, RangeDatabase, RangeView, StoredFile, StoredFiles
 from moorage_state.deltas import DeltaReader, Frame, parse_delta_name
 from moorage_state.errors import Bug, CorruptState, ObjectNotFound, disk_errors
+from moorage_state.formats import UNREADABLE
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import METADATA
 from moorage_state.progress import advance, carried
@@ -80,7 +81,7 @@ def read_marker(database: RangeView) -> Marker | None:
     raw = database.get(_MARKER_KEY)
     try:
         return None if raw is None else _decode(raw)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise CorruptState(
             f"the version marker cannot be read ({error})",
             str(database.path),

@@ -72,6 +72,8 @@ from moorage_state.stores import ObjectStore, check_key
 from moorage_state.tuning import CHECKPOINT_STORAGE_KEY, MAX_STATE_SIZE_KEY
 
 _UPLOAD_THREADS = 4
+_LEAST_SHARE = 1 << 20
+"""Deltas of less than this are one object: another one would cost a request, and no time."""
 
 MOST_SMALL_PACKS = 16
 """That the base of one server may have before the next checkpoint joins them."""
@@ -160,6 +162,17 @@ def plan_upload(
         ),
         alone=tuple(file for file in left if file.size >= limits.merge_below),
     )
+
+
+def side_by_side(parts: Sequence[Sequence[LocalFile]], limits: UploadLimits) -> UploadLimits:
+    """Limits by which deltas go to the store in as many objects as there are upload threads.
+
+    One object would have half of the way to the store where a materialization has the other half,
+    and a checkpoint is waited for.
+    """
+    size = sum(file.size for part in parts for file in part if file.size < limits.merge_below)
+    share = -(-size // _UPLOAD_THREADS)
+    return replace(limits, pack=min(limits.pack, max(_LEAST_SHARE, share)))
 
 
 def require_room(ranges: Sequence[RangeSpec], sizes: Sequence[int], limits: UploadLimits) -> None:
@@ -275,6 +288,8 @@ def upload(
         files = _each(pool, partial(_files_of, copies), list(zip(count(), parts, taken)))
         sizes = [sum(file.size for file in group) for group in files]
         require_room([part.snapshots.spec for part in parts], sizes, limits)
+        if any(isinstance(at, Listing) for at in taken):
+            limits = side_by_side(files, limits)
         plan = plan_upload(files, [part.base_files for part in parts], limits)
         names = names or CheckpointNames(run, checkpoint_id)
         transfer = _Transfer(parts, taken, names, store)

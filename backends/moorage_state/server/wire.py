@@ -41,7 +41,8 @@ from typing import Any, ClassVar, get_type_hints
 
 import msgspec
 
-from moorage_state.errors import Bug, MoorageError, Retryable, UserError
+from moorage_state.errors import Bug, LocalDiskError, MoorageError, Retryable, UserError
+from moorage_state.formats import UNREADABLE
 from moorage_state.server.operations import Call, Lease, RangeApi, StateApi
 
 PROTOCOL_VERSION = 4
@@ -129,7 +130,7 @@ class RemoteOperation:
             if self.bulk_at is None:
                 return small
             return (*small[: self.bulk_at], self.decode_bulk(payload), *small[self.bulk_at :])
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise Bug(f"malformed request: operation={self.name} error={error}") from error
 
     def carry_out(self, host: StateApi, arguments: tuple[Any, ...]) -> object:
@@ -251,7 +252,7 @@ class Connection:
         try:
             request = _decode_request(header)
             return _REQUESTS[request.operation], request.arguments, payload
-        except (msgspec.MsgspecError, KeyError) as error:
+        except (*UNREADABLE, KeyError) as error:
             raise Bug(f"request is not understood: error={error}") from error
 
     def has_more(self) -> bool:
@@ -291,7 +292,7 @@ class Connection:
         header, payload = self._receive(_MAX_HELLO, _MAX_HELLO)
         try:
             return _decode_error(header), payload
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise UserError(
                 f"peer is not a state server of this protocol: its welcome is not understood: "
                 f"error={error}; use one release of moorage everywhere"
@@ -313,7 +314,7 @@ class Connection:
         header, _ = self._receive(_MAX_HELLO, 0)
         try:
             hello = _decode_hello(header)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise Bug(f"hello is not understood: error={error}") from error
         return hello.protocol, hello.proof, hello.nonce
 
@@ -463,7 +464,7 @@ def _refusal(text: str, wanted: str) -> MoorageError:
 def _decode_proof(payload: bytearray) -> bytes:
     try:
         return msgspec.msgpack.decode(payload, type=bytes)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return b""
 
 
@@ -472,7 +473,12 @@ def _proof(token: str, side: bytes, both: bytes) -> bytes:
 
 
 def as_moorage_error(error: Exception) -> MoorageError:
-    """`error` itself, or a `Bug` that says what it was."""
+    """`error` itself, or one that says what it was."""
     if isinstance(error, MoorageError):
         return error
+    # Stores and sockets have errors of their own: what is left is the volume.
+    if isinstance(error, OSError):
+        return LocalDiskError(
+            f"a volume does not work: {error}; check space and health of this volume"
+        )
     return Bug(f"unexpected error in the state server: {type(error).__name__}: {error}")

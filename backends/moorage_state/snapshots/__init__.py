@@ -35,6 +35,7 @@ from moorage_state.snapshots.lineage_log import LineageLog as LineageLog
 from moorage_state.snapshots.log import AdoptionNeeded as AdoptionNeeded
 from moorage_state.snapshots.log import LogWriter as LogWriter
 from moorage_state.snapshots.log import NotOwner as NotOwner
+from moorage_state.snapshots.log import check_claim as check_claim
 from moorage_state.snapshots.manifest import MAX_INLINE_BYTES as MAX_INLINE_BYTES
 from moorage_state.snapshots.manifest import FileRef as FileRef
 from moorage_state.snapshots.manifest import Manifest as Manifest

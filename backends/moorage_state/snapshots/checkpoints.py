@@ -27,6 +27,7 @@ from moorage_state.snapshots.deletion import garbage_of
 from moorage_state.snapshots.entries import Checkpoint, Entry, Retire
 from moorage_state.snapshots.history import (
     Retirement,
+    current_owner,
     kept_of,
     next_checkpoint_id,
     restore_points,
@@ -126,6 +127,8 @@ class CheckpointStore:
         except AlreadyExists:
             # Our own, where the reply to an earlier put was lost.
             if self._store.get(key) != data:
+                # A later writer's? Then this one has nothing to go on with.
+                writer.refresh()
                 raise
         failpoints.hit("complete.after_manifest")
         entry = Checkpoint(
@@ -207,13 +210,15 @@ class CheckpointStore:
                 f"restore point is no checkpoint of this lineage: store={self._store.url} "
                 f"path={newest.path}; name one that is in its log"
             )
+        owner = current_owner(entries)
+        lineage = owner.lineage if owner is not None else ""
         try:
-            return Loaded(self._load_verified(newest.checkpoint, verify, damaged), [])
+            return Loaded(self._load_verified(newest.checkpoint, lineage, verify, damaged), [])
         except CorruptState as error:
             if newest.explicit:
                 raise
             older = [p.checkpoint for p in points[1:] if p.checkpoint is not None]
-            load = partial(self._load_verified, verify=verify, damaged=damaged)
+            load = partial(self._load_verified, lineage=lineage, verify=verify, damaged=damaged)
             return _fall_back(newest.checkpoint, error, older, max_fallback_age, load)
 
     def retire(
@@ -349,11 +354,23 @@ class CheckpointStore:
         return frozenset(found)
 
     def _load_verified(
-        self, checkpoint: Checkpoint, verify: Verify, damaged: Mapping[int, CorruptState]
+        self,
+        checkpoint: Checkpoint,
+        lineage: str,
+        verify: Verify,
+        damaged: Mapping[int, CorruptState],
     ) -> SnapshotRoot:
         if checkpoint.checkpoint_id in damaged:
             raise damaged[checkpoint.checkpoint_id]
         manifest = self.load_root(checkpoint)
+        # Who slept while its lineage was deleted may have written into the log that followed.
+        if lineage and manifest.lineage != lineage:
+            raise CorruptState(
+                f"checkpoint is of another lineage: store={self._store.url} "
+                f"lineage={manifest.lineage} own={lineage}",
+                path=checkpoint.manifest_key,
+                advice="end the driver that wrote it, and restore an older checkpoint",
+            )
         if verify != "manifest":
             whole = with_files(self._store, manifest) if isinstance(manifest, Root) else manifest
             verify_files(self._store, whole, full=verify == "hashes")

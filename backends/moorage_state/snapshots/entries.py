@@ -19,6 +19,7 @@ import msgspec
 
 from moorage_state.errors import Bug, CorruptState, UserError
 from moorage_state.formats import (
+    UNREADABLE,
     decode_document,
     is_optional,
     require_known_format,
@@ -341,7 +342,7 @@ def decode_record(data: bytes, path: str) -> Record:
     try:
         body = decode_document(head + b"}", _Body, "log entry", path)
         return Record(body.seq, body.attempt, body.at, _decode_entry(bytes(body.entry), path))
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise CorruptState(f"object is not a log entry ({error})", path, _ADVICE) from error
 
 

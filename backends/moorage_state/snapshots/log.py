@@ -445,6 +445,14 @@ def _is_compacted(record: Record) -> bool:
     return isinstance(record.entry, Compacted)
 
 
+def check_claim(entries: Sequence[Entry], owner: Owner) -> None:
+    """Refuse what a claim of this lineage would; writes nothing.
+
+    Raises NotOwner: as `LogWriter.claim`, without the lineage's id to adopt.
+    """
+    _next_claim(entries, owner, "", adopt="", new_id=str)
+
+
 def _next_claim(
     entries: Sequence[Entry], owner: Owner, holder: str, *, adopt: str, new_id: NewId
 ) -> Owner | Fence:

@@ -20,7 +20,13 @@ import msgspec
 
 from moorage_state.deltas import is_delta_name
 from moorage_state.errors import Bug, CorruptState, UserError
-from moorage_state.formats import decode_document, require_known_format, sealed, unsealed
+from moorage_state.formats import (
+    UNREADABLE,
+    decode_document,
+    require_known_format,
+    sealed,
+    unsealed,
+)
 from moorage_state.stores import check_key
 
 if TYPE_CHECKING:
@@ -505,7 +511,7 @@ def decode_snapshot(data: bytes, path: str) -> SnapshotRoot:
             manifest = decode_document(body, Root, "manifest", path)
         else:
             manifest = decode_document(body, Manifest, "manifest", path)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise CorruptState(f"manifest cannot be read ({error})", path, RESTORE_ADVICE) from error
     if problem := _problem(manifest):
         raise UserError(f"manifest is not complete: path={path} problem={problem}; do not use it")

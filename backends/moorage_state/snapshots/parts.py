@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from moorage_state.errors import Bug, CorruptState, ObjectNotFound, UserError
-from moorage_state.formats import require_known_format, sealed, unsealed
+from moorage_state.formats import UNREADABLE, require_known_format, sealed, unsealed
 from moorage_state.snapshots.manifest import (
     RESTORE_ADVICE,
     FileRef,
@@ -190,7 +190,7 @@ def _decoded(data: bytes, path: str, decode: Callable[[bytes, int], T]) -> T:
             )
         require_known_format("part of a manifest", version, LOGGED_FORMAT, path)
         return decode(body, version)
-    except (msgspec.DecodeError, IndexError) as error:
+    except (*UNREADABLE, IndexError) as error:
         raise CorruptState(
             f"part of a manifest cannot be read ({error})", path, RESTORE_ADVICE
         ) from error

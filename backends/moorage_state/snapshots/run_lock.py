@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from moorage_state.errors import AlreadyExists, MoorageError, ObjectNotFound, UserError
+from moorage_state.formats import read_json
 from moorage_state.stores import LocalStore, MemoryStore, ObjectStore
 
 _FILE_NAME = ".lock"
@@ -171,7 +172,7 @@ def _describe(descriptor: int, holder: LockHolder) -> None:
 def _who_holds(path: Path) -> str:
     """Return who holds the lock; it may be writing its name at this moment."""
     try:
-        return f"holder: {LockHolder(**json.loads(path.read_text()))}"
+        return f"holder: {LockHolder(**read_json(path.read_text()))}"
     except (OSError, ValueError, TypeError):
         return "holder: unknown"
 
@@ -324,7 +325,7 @@ def _encode(holder: LockHolder, token: str, beats: int) -> bytes:
 def _token(data: bytes) -> str | None:
     """Return whose lock it is; None for something that is no lock."""
     try:
-        fields = json.loads(data)
+        fields = read_json(data)
     except ValueError:
         return None
     return str(fields.get("token")) if isinstance(fields, dict) else None
@@ -332,7 +333,7 @@ def _token(data: bytes) -> str | None:
 
 def _holder_of(data: bytes) -> str:
     try:
-        fields = json.loads(data)
+        fields = read_json(data)
         names = ("pid", "host", "job", "since")
         return f"holder: {LockHolder(**{name: fields[name] for name in names})}"
     except (ValueError, TypeError, KeyError):

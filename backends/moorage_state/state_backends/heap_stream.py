@@ -26,7 +26,7 @@ import xxhash
 from moorage_state.deltas import Frame
 from moorage_state.errors import CorruptState
 from moorage_state.evolution import mark_of
-from moorage_state.formats import require_known_format
+from moorage_state.formats import UNREADABLE, require_known_format
 from moorage_state.keyed.expiry import stamp_bytes
 from moorage_state.keyed.many_timers import stored_timers
 from moorage_state.keyed.namespaces import prefixed_with_length
@@ -192,7 +192,7 @@ class HeapReader:
     def _decoded(self, payload: bytes, kind: Any) -> Any:
         try:
             return msgspec.msgpack.decode(payload, type=kind)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise self._corrupt(f"a block cannot be read ({error})") from error
 
     def _corrupt(self, what: str) -> CorruptState:

@@ -1,13 +1,15 @@
 """A job's checkpointer without Spark: its ranges upload, and its clock turns, on command."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from moorage.api.graph import SinkNode
 from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.manifests import Boundary
+from moorage.driver.output import OutputKeeper
 from moorage.driver.reporter import Reporter
 from moorage.driver.requests import SavepointRequest
 from moorage.driver.types import JobProgress
@@ -23,6 +25,7 @@ from moorage_state.snapshots import (
     RangeHandle,
     RangeInPart,
     Run,
+    checkpoint_path,
     part_key,
 )
 from moorage_state.snapshots.parts import Part, encode_part, part_ref
@@ -48,8 +51,9 @@ _HANDLE = RangeHandle(
 class Fleet:
     """Ranges that are uploaded when the test says so."""
 
-    def __init__(self, objects: MemoryStore) -> None:
+    def __init__(self, objects: MemoryStore, run: str = "f1r0") -> None:
         self.objects = objects
+        self.run = run
         self.gates: dict[int, threading.Event] = {}
         self.errors: dict[int, MoorageError] = {}
         self.snapshots: list[int] = []
@@ -81,7 +85,8 @@ class Fleet:
         if checkpoint_id in self.errors:
             raise self.errors[checkpoint_id]
         data = encode_part(Part([_HANDLE]))
-        ref = part_ref(part_key(checkpoint_id, "f1r0", "u"), data)
+        # Of a driver that was fenced and of its successor may be checkpoints of one id.
+        ref = part_ref(part_key(checkpoint_id, self.run, "u"), data)
         self.objects.put(ref.key, data)
         entry = PartEntry(key=ref.key, size=ref.size, sha256=ref.sha256, files=0, bytes_total=0)
         place = RangeInPart("count", 0, 127, 0, ref, "count")
@@ -134,15 +139,19 @@ class Output:
 
 
 class Job:
-    """A checkpointer with a clock that the test turns."""
+    """A checkpointer with a clock that the test turns.
 
-    def __init__(self, objects: MemoryStore | None = None, **changes: Any) -> None:
+    Args:
+        sinks: real ones, which then publish in place of a stand-in.
+    """
+
+    def __init__(self, objects: Any = None, sinks: Sequence[SinkNode] = (), **changes: Any) -> None:
         self.now = 100.0
+        self.sinks = sinks
         self.epoch = 0
         self.objects = objects or MemoryStore("driver")
         self.writer = LogWriter.claim(self.objects, OWNER, "test")
-        self.writer.append(Run(self.writer.fence, 0))
-        self.fleet, self.output = Fleet(self.objects), Output()
+        self.fleet, self.output = Fleet(self.objects, f"f{self.writer.fence}r0"), Output()
         self.said: list[str] = []
         self.reporter = Reporter(self._heard)
         settings = {
@@ -170,6 +179,8 @@ class Job:
         operator = SimpleNamespace(uid="count", key_types=("bigint",))
         chosen = {**settings, **changes}
         checkpoints = CheckpointStore(self.objects)
+        graph: Any = SimpleNamespace(operators=[operator], sinks=sinks)
+        keeper = OutputKeeper(graph, checkpoints, self.writer) if sinks else self.output
         self.completed = CompletedCheckpointStore(
             self.writer, checkpoints, chosen["retain"], chosen["retention"]
         )
@@ -177,24 +188,33 @@ class Job:
             self.objects,
             self.writer,
             self.completed,
-            self.output,  # type: ignore[arg-type]  # a stand-in
+            keeper,  # type: ignore[arg-type]  # a stand-in
             chosen["retain"],
             lambda: self.now,
         )
         self.checkpointer = Checkpointer(
             SimpleNamespace(**chosen),  # type: ignore[arg-type]  # a stand-in
-            SimpleNamespace(operators=[operator], sinks=[]),  # type: ignore[arg-type]  # a stand-in
+            graph,
             checkpoints,
             self.writer,
             self.fleet,  # type: ignore[arg-type]  # a stand-in
             0,
             completed=self.completed,
             housekeeper=self.housekeeper,
-            output=self.output,  # type: ignore[arg-type]  # a stand-in
+            output=keeper,  # type: ignore[arg-type]  # a stand-in
             reporter=self.reporter,
             clock=lambda: self.now,
         )
-        self.checkpointer.restore(must_exist=False)
+        newest = checkpoints.load_latest(self.writer.entries) if sinks else None
+        if newest is not None:
+            path = checkpoint_path(newest.manifest.checkpoint_id)
+            self.completed.begin_from(newest.manifest, path)
+        found = self.checkpointer.restore(must_exist=False)
+        begins = checkpoint_path(found.checkpoint_id) if found else None
+        self.writer.append(Run(self.writer.fence, 0, begins))
+        if isinstance(keeper, OutputKeeper):
+            list(keeper.restore(0, found))
+            self.epoch = found.epoch if found else 0
         self.checkpointer.begin()
 
     def _heard(self, progress: JobProgress) -> None:

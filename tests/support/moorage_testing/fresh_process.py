@@ -16,7 +16,14 @@ from typing import Any
 
 import pytest
 
-__all__ = ["call_in_process", "function_at", "kill_marked", "place_of", "start_in_session"]
+__all__ = [
+    "call_in_process",
+    "function_at",
+    "kill_marked",
+    "place_of",
+    "signal_marked",
+    "start_in_session",
+]
 
 BOOTSTRAP = "import sys; from moorage_testing.fresh_process import answer; answer(*sys.argv[1:])"
 ANSWER = "answer.json"
@@ -114,6 +121,15 @@ def kill_marked(mark: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
+
+
+def signal_marked(mark: str, number: signal.Signals) -> None:
+    """Send a signal to every process with this mark in its environment."""
+    wanted = f"{_MARK}={mark}".encode()
+    for pid in _processes():
+        if wanted in _environment_of(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def _processes() -> list[int]:

@@ -469,7 +469,12 @@ def _put_manifest(
         then = applied(world, ("manifest", manifest), rules)
         yield "puts a manifest", _with(then, number, driver._replace(step="complete"))
     else:
-        yield "finds another's manifest", _with(world, number, driver._replace(step="begin"))
+        driver = _refreshed(world, driver)
+        if _fenced(world, driver, rules):
+            gone = driver._replace(step="end", fence=0)
+            yield "is fenced, and finds another's manifest", _with(world, number, gone)
+        else:
+            yield "finds another's manifest", _with(world, number, driver._replace(step="begin"))
 
 
 def _append(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[tuple[str, World]]:
@@ -511,6 +516,14 @@ def _entry(driver: Driver, known: tuple[Entry, ...], attempt: tuple[int, int]) -
             return Entry("compacted", driver.fence, 0, attempt)
 
 
+def _refreshed(world: World, driver: Driver) -> Driver:
+    """After `LogWriter.refresh`."""
+    driver = _read_on(world, driver)
+    if driver.begins in dict(world.moved):
+        driver = driver._replace(begins=base_of(world), known=len(world.log), misread=())
+    return driver
+
+
 def _fenced(world: World, driver: Driver, rules: Rules) -> bool:
     return rules.refuses_lower_fence and _highest(known_of(world, driver)) > driver.fence
 
@@ -534,9 +547,7 @@ def _appended(world: World, driver: Driver, entry: Entry, rules: Rules) -> Drive
 
 def _look(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[tuple[str, World]]:
     """Read what others appended, just before the deletion."""
-    driver = _read_on(world, driver)
-    if driver.begins in dict(world.moved):
-        driver = driver._replace(begins=base_of(world), known=len(world.log), misread=())
+    driver = _refreshed(world, driver)
     if _fenced(world, driver, rules):
         yield "is fenced", _with(world, number, driver._replace(step="end", fence=0))
     else:

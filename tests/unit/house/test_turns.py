@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from moorage_testing.turns import from_another_place, turn_of
+from moorage_testing.turns import PAGES, from_another_place, turn_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -20,3 +20,8 @@ def test_the_order_of_turns_is_the_same_in_whatever_order_files_were_found():
     files += ["tests/unit/a.py::one", "tests/unit/b.py::one"]
     for found in (files, files[::-1], files[2:] + files[:2]):
         assert sorted(found, key=turn_of) == files
+
+
+def test_of_the_tests_on_a_cluster_those_that_install_an_operator_for_all_go_first():
+    found = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/e2e/test_*.py")]
+    assert min(found, key=turn_of) == PAGES

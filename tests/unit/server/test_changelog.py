@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import CorruptState, LocalDiskError
 from moorage_state.server import RangeHost, RestoreBase, UploadLimits
 from moorage_state.server.client import LONG_OPERATIONS
@@ -132,6 +133,36 @@ def test_what_is_materialized_takes_the_place_of_the_deltas_before_it(op, key, t
     expected = op.read()
     op.open(run="f2r0")
     assert op.read() == expected
+
+
+def test_a_copy_that_is_on_its_way_stays_through_checkpoints_and_one_of_a_savepoint_does_not(
+    op, key, tmp_path
+):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key)
+    op.range.snapshot(2, op.version)
+    spec = CanonicalSpec(
+        uid=op.spec.uid,
+        start=op.spec.start,
+        end=op.spec.end,
+        epoch=3,
+        max_parallelism=64,
+        key_types=("bigint",),
+        states=(),
+    )
+    place = tmp_path / "point"
+    place.mkdir()
+    op.api.save_many(op.run, 2, f"file://{place}", [spec], False)
+    # Nobody could be told that it was taken.
+    write(op, key)
+    op.log(3, "log and copy")
+    assert "2" not in local(op, tmp_path)[1]
+    write(op, key)
+    op.log(4)
+    assert materialize(op, 3).bytes_written > 0
+    op.log(5)
+    assert local(op, tmp_path)[1] == ["3"]
 
 
 def test_what_an_aborted_checkpoint_was_the_first_to_list_no_later_one_lists(op, key):

@@ -7,13 +7,24 @@ checkpoint is in the store, and what is restored is what was committed.
 """
 
 import random
+from collections import Counter
+from contextlib import suppress
+from copy import copy
 from datetime import UTC, datetime
 
 import pytest
 from moorage_testing.manifests import checkpoint_fields
 
 from moorage_state.deltas import encode_frame
-from moorage_state.errors import Retryable
+from moorage_state.errors import (
+    AlreadyExists,
+    CorruptState,
+    Fenced,
+    Retryable,
+    StaleLease,
+    VersionGone,
+    VersionMismatch,
+)
 from moorage_state.keygroups import range_of
 from moorage_state.server import (
     RangeHost,
@@ -38,6 +49,7 @@ from moorage_state.state_backends import HashMapStateBackend
 from moorage_state.stores import open_store
 
 GROUPS = 12
+OWNER = Owner("here", "default", "flights", "uid-1")
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LIMITS = [UploadLimits(), UploadLimits(inline_range=0, inline_file=-1, merge_below=0)]
 
@@ -50,8 +62,7 @@ class Life:
         self.folder, self.limits = folder, self.rng.choice(LIMITS)
         self.store = open_store(f"file://{folder}/store", create=True)
         self.checkpoints = CheckpointStore(self.store)
-        owner = Owner("here", "default", "flights", "uid-1")
-        self.writer = LogWriter.claim(self.store, owner, "pid 7", clock=lambda: START)
+        self.writer = LogWriter.claim(self.store, OWNER, "pid 7", clock=lambda: START)
         self.host = self._host("local")
         self.runs = self.id = self.epoch = self.copied = 0
         self.base: Root | None = None
@@ -212,6 +223,69 @@ class Life:
         assert found == self.expected[self.base.checkpoint_id]
 
 
+class Succession(Life):
+    """Drivers that take over from one another, with the volume or without; those of before go on.
+
+    Attributes:
+        late: how often one of before got through with something, by what it was.
+    """
+
+    def __init__(self, folder, seed):
+        self.before: list[Succession] = []
+        self.late: Counter[str] = Counter()
+        super().__init__(folder, seed)
+        self.hosts = [self.host]
+
+    def checkpoint(self):
+        try:
+            super().checkpoint()
+        except AlreadyExists:
+            # One of before has the number: the next one is free.
+            self.host.notify_aborted(self.id, self.run)
+
+    def take_over(self):
+        """Another driver claims the lineage, while this one is stopped."""
+        if self.base is None:
+            return
+        old = copy(self)
+        old.expected, old.versions = dict(self.expected), dict(self.versions)
+        old.committed = {spec: [*some] for spec, some in self.committed.items()}
+        self.before.append(old)
+        if self.rng.random() < 0.3:
+            self.hosts.append(self._host(f"local{len(self.hosts)}"))
+        self.host, self.runs = self.rng.choice(self.hosts), 0
+        self.writer = LogWriter.claim(self.store, OWNER, "another", clock=lambda: START)
+        self.checkpoints = CheckpointStore(self.store)
+        found = self.checkpoints.load_latest(self.writer.entries)
+        assert found is not None
+        assert found.manifest.checkpoint_id == self.base.checkpoint_id
+        self.id = self.checkpoints.next_id(self.writer.entries) - 1
+        self.run_anew()
+
+    def go_on_late(self):
+        """One of before does something: it writes no entry, and deletes nothing."""
+        if not self.before:
+            return
+        old = self.rng.choice(self.before)
+        actions = [
+            old.write,
+            old.checkpoint,
+            old.persist,
+            old.materialize,
+            old.retire,
+            old.run_anew,
+        ]
+        action = self.rng.choice([*actions, old.open_again])
+        there = {info.key for info in self.store.list("")}
+        # What it would build on, or reads, its successor may have let go.
+        with suppress(Fenced, Retryable, StaleLease, VersionGone, VersionMismatch, CorruptState):
+            action()
+            self.late[action.__name__] += 1
+        after = {info.key for info in self.store.list("")}
+        assert there <= after
+        assert not [key for key in after - there if key.startswith("log/")]
+
+
 def restore_base(root, spec):
     ranges = root.operators["op"].subtasks
     parts = [root.parts[r.part].ref for r in ranges if r.start <= spec.end and r.end >= spec.start]
@@ -233,8 +307,8 @@ def operator_of(written):
     )
 
 
-def live(folder, seed, steps):
-    life = Life(folder, seed)
+def live(folder, seed, steps, kind=Life):
+    life = kind(folder, seed)
     chances = {
         life.write: 35,
         life.checkpoint: 35,
@@ -243,6 +317,8 @@ def live(folder, seed, steps):
         life.persist: 8,
         life.run_anew: 2,
     }
+    if isinstance(life, Succession):
+        chances |= {life.take_over: 4, life.go_on_late: 25}
     try:
         for one in life.rng.choices(list(chances), list(chances.values()), k=steps):
             one()
@@ -251,12 +327,26 @@ def live(folder, seed, steps):
         life.retire()
         life.restore()
     finally:
-        life.host.close()
+        for host in getattr(life, "hosts", [life.host]):
+            host.close()
+    return life
 
 
 @pytest.mark.parametrize("seed", [0, 1, 5])
 def test_nothing_that_a_retained_checkpoint_needs_is_ever_deleted(tmp_path, seed):
     live(tmp_path, seed, 100)
+
+
+def test_drivers_of_before_delete_nothing_and_write_no_entry(tmp_path):
+    life = live(tmp_path, 4, 150, Succession)
+    assert len(life.before) > 2
+    assert life.late["materialize"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_drivers_of_before_do_no_harm_in_many_lives(tmp_path, seed):
+    live(tmp_path, seed, 300, Succession)
 
 
 @pytest.mark.soak

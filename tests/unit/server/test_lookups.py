@@ -7,10 +7,15 @@ import pytest
 
 from moorage_state.database import Scan
 from moorage_state.errors import StaleLease
-from moorage_state.server import RangeSpec, Version, lookups
+from moorage_state.rocks import RocksOptions
+from moorage_state.server import RangeHost, RangeSpec, Version, lookups
 from moorage_state.server.lookups import HOLD_SECONDS
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 
 MUCH = 1 << 30
+LITTLE = RocksOptions(
+    block_cache_bytes=16 << 20, write_buffers_bytes=16 << 20, write_buffer_bytes=4 << 20
+)
 
 
 @pytest.fixture
@@ -38,6 +43,51 @@ def test_what_is_staged_or_prepared_is_not_seen(op, key):
     assert op.range.look_under(key(1, 0)[:3], b"", 10, MUCH).scan.values == [b"one"]
     op.commit(prepared)
     assert op.range.look_up([key(1, 1), key(1, 2)], MUCH) == (2, [b"two", b"new"])
+
+
+@pytest.fixture
+def rocks(tmp_path, drive):
+    with RangeHost(tmp_path / "rocks", EmbeddedRocksDBStateBackend(tuned=LITTLE)) as host:
+        driven = drive(host)
+        driven.open()
+        yield driven
+
+
+def test_from_the_second_time_on_a_look_up_waits_for_nobody_who_works_with_the_range(rocks, key):
+    rocks.commit(rocks.prepare({key(1, 1): b"one"}), wait=True)
+    assert rocks.range.look_up([key(1, 1)], MUCH) == (1, [b"one"])
+    with rocks.range.at(rocks.version):
+        rocks.commit(rocks.prepare({key(1, 1): b"two"}))
+        assert rocks.range.look_up([key(1, 1), key(1, 2)], MUCH) == (1, [b"one", None])
+    rocks.range.apply_pending()
+    assert rocks.range.look_up([key(1, 1)], MUCH) == (2, [b"two"])
+
+
+def test_a_view_is_kept_for_as_long_as_somebody_asks(rocks):
+    now = [0.0]
+    database = rocks.range._database
+    kept = lookups.KeptView(lambda: now[0])
+    kept.renew(Version(1, "a"), database)
+    with kept.seen() as found:
+        assert found is None
+    kept.renew(Version(2, "b"), database)
+    with kept.seen() as found:
+        assert found is not None
+        assert found[0] == Version(2, "b")
+    now[0] += lookups.KEPT_SECONDS
+    kept.renew(Version(3, "c"), database)
+    with kept.seen() as found:
+        assert found is None
+
+
+def test_the_view_of_a_range_that_was_shut_out_is_gone(rocks, key):
+    rocks.epoch({key(1, 1): b"one"})
+    rocks.range.look_up([key(1, 1)], MUCH)
+    before = rocks.range
+    rocks.open(run="f2r0")
+    with pytest.raises(StaleLease):
+        before.look_up([key(1, 1)], MUCH)
+    assert rocks.range.look_up([key(1, 1)], MUCH) == (0, [None])
 
 
 def test_a_look_up_needs_no_version(op, key):

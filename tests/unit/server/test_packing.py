@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from moorage_state.errors import StateSizeExceeded
 from moorage_state.server import RangeSpec, UploadLimits
-from moorage_state.server.uploads import LocalFile, plan_upload, require_room
+from moorage_state.server.uploads import LocalFile, plan_upload, require_room, side_by_side
 from moorage_state.snapshots import MAX_INLINE_BYTES, FileRef
 from moorage_state.tuning import MAX_STATE_SIZE_KEY
 
@@ -190,3 +190,16 @@ def test_the_order_of_ranges_is_kept_in_packs(pack):
     parts = [[file(n, "1.sst", 30 * KB), file(n, "2.sst", 30 * KB)] for n in range(5)]
     made = plan(parts, pack=pack)
     assert [f for p in made.packs for f in p.files] == [f for part in parts for f in part]
+
+
+@pytest.mark.parametrize(("deltas", "size", "objects"), [(4, 100 * KB, 1), (8, 900 * KB, 4)])
+def test_deltas_go_in_several_objects_side_by_side_once_they_are_large(deltas, size, objects):
+    parts = [[file(n, f"{n}.delta", size)] for n in range(deltas)]
+    made = plan_upload(parts, [[] for _ in parts], side_by_side(parts, UploadLimits()))
+    assert len(made.packs) == objects
+    assert sum(len(p.files) for p in made.packs) == deltas
+
+
+def test_who_asked_for_small_objects_gets_no_larger_ones_for_deltas():
+    parts = [[file(n, f"{n}.delta", 900 * KB)] for n in range(40)]
+    assert side_by_side(parts, UploadLimits(pack=2000 * KB)).pack == 2000 * KB

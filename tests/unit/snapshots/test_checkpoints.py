@@ -57,6 +57,31 @@ def test_a_completed_checkpoint_is_the_restore_point(
     assert CheckpointStore(store).load_id(writer.entries, 1) == manifest
 
 
+def test_what_the_driver_of_a_deleted_lineage_writes_late_is_never_restored(
+    store: MemoryStore, owner: Owner, new_manifest: NewManifest, start: datetime
+) -> None:
+    checkpoints = CheckpointStore(store)
+
+    def complete(writer: LogWriter, number: int) -> Manifest:
+        manifest = new_manifest(number, writer=writer, store=store)
+        checkpoints.complete(writer, manifest, start)
+        return manifest
+
+    asleep = LogWriter.claim(store, owner, "asleep")
+    complete(asleep, 1)
+    for info in list(store.list("")):
+        store.delete(info.key)
+    awake = LogWriter.claim(store, owner, "awake")
+    own = complete(awake, 1)
+    complete(asleep, 2)
+    awake.refresh()
+    with pytest.raises(CorruptState, match="another lineage"):
+        checkpoints.load_latest(awake.entries)
+    loaded = checkpoints.load_latest(awake.entries, max_fallback_age=HOUR)
+    assert loaded is not None
+    assert loaded.manifest == own
+
+
 @pytest.mark.scenario(26)
 def test_a_manifest_without_its_log_entry_is_no_checkpoint(
     store: MemoryStore, writer: LogWriter, new_manifest: NewManifest
