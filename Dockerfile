@@ -49,6 +49,9 @@ USER 65532:65532
 WORKDIR /tmp
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["python", "-m", "moorage_operator"]
+# Last, so that a new version makes no other layer anew.
+ARG VERSION=unknown
+LABEL org.opencontainers.image.version="${VERSION}"
 
 # -- jobs: driver, executors, state servers ---------------------------------------------------------
 FROM ${BASE_IMAGE} AS runtime
@@ -78,3 +81,6 @@ USER 185
 WORKDIR /opt/work
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/opt/entrypoint.sh"]
+# Last, so that a new version makes no other layer anew.
+ARG VERSION=unknown
+LABEL org.opencontainers.image.version="${VERSION}"

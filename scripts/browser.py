@@ -145,6 +145,7 @@ async def look(url: str, out: Path) -> int:
     axe, count = axe_source(), 0
     async with browser() as tab:
         await tab.call("Page.enable")
+        await tab.call("Emulation.setScrollbarsHidden", hidden=True)  # they cover the margin
         for theme, (name, width) in _VIEWS:
             scheme = [{"name": "prefers-color-scheme", "value": theme}]
             await tab.call("Emulation.setEmulatedMedia", features=scheme)

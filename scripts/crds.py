@@ -95,7 +95,7 @@ def page(crds: tuple[dict[str, Any], ...]) -> str:
 
 def kind_row(crd: dict[str, Any]) -> str:
     """One kind."""
-    names, (version,) = crd["spec"]["names"], crd["spec"]["versions"]
+    names, version = crd["spec"]["names"], crd["spec"]["versions"][0]
     columns = version["additionalPrinterColumns"]
     shown = ", ".join(c["name"] for c in columns if "priority" not in c)
     wide = ", ".join(c["name"] for c in columns if "priority" in c)
@@ -105,7 +105,7 @@ def kind_row(crd: dict[str, Any]) -> str:
 
 def rule_rows(crd: dict[str, Any]) -> Iterator[str]:
     """One row for each rule that is about more than one value."""
-    (version,) = crd["spec"]["versions"]
+    version = crd["spec"]["versions"][0]
     kind = crd["spec"]["names"]["kind"]
     for path, rule in rules(version["schema"]["openAPIV3Schema"], ""):
         if "duration(self)" in rule["rule"] or "(self) == int" in rule["rule"]:

@@ -36,7 +36,7 @@ for target in operator runtime; do
     say "building moorage-$target:$tag with $builder"
     # shellcheck disable=SC2086 - ARGS and build are lists of words
     $build ${ARGS:-} ${BASE_IMAGE:+--build-arg "BASE_IMAGE=$BASE_IMAGE"} \
-        --target "$target" -t "moorage-$target:$tag" . ||
+        --build-arg "VERSION=$version" --target "$target" -t "moorage-$target:$tag" . ||
         die "moorage-$target could not be built; the message of $builder is above"
 done
 say "ready: moorage-operator:$tag moorage-runtime:$tag"

@@ -2,9 +2,10 @@
 
     make package
 
-leaves in `dist/` the wheel and the sdist, and for each way of installing (`run`, `operator`) a bill
-of materials (CycloneDX) and a list of licences. Each way is installed from the wheel into an empty
-environment and used there without this checkout: a job counts, the operator says its settings.
+leaves in `dist/` the wheel and the sdist, and for each way of installing (`run`, `operator`, `dev`)
+a bill of materials (CycloneDX) and a list of licences. Each way is installed from the wheel into an
+empty environment and used there without this checkout: a job counts, the operator says how it is
+used, the tests of a new job pass.
 """
 
 import json
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 CONSTRAINTS = ROOT / "constraints.txt"
 # What looks at an environment without being installed in it.
-TOOLS = ("build", "cyclonedx-bom", "pip-licenses")
+TOOLS = ("build==1.6.1", "cyclonedx-bom==7.5.0", "pip-licenses==5.5.5")
 
 JOB = """
 from moorage import FileSink, KeyedProcessFunction, ValueStateDescriptor
@@ -157,9 +158,16 @@ def try_operator(python: Path, folder: Path) -> None:
     say("operator: starts, without Spark and Java")
 
 
+def try_dev(python: Path, folder: Path) -> None:
+    """A new job is written, and its tests pass."""
+    call([python.parent / "moorage", "init", "clicks"], folder)
+    told = call([python, "-m", "pytest", "-q"], folder / "clicks").strip().splitlines()[-1]
+    say(f"dev: the tests of a new job: {told}")
+
+
 def main() -> None:
     """Build, install each way, try it, describe it."""
-    ways = {"run": try_run, "operator": try_operator}
+    ways = {"run": try_run, "operator": try_operator, "dev": try_dev}
     with tempfile.TemporaryDirectory(prefix="moorage-package-") as name:
         folder = Path(name)
         tools = environment(folder / "tools", *TOOLS)

@@ -12,12 +12,15 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
+import yaml
 from prometheus_client import CollectorRegistry
 
 import moorage
+import moorage.testing
 from moorage.cli.app import app
 from moorage.cli.cluster_jobs import plugin
 from moorage.cluster.metrics import METRICS
@@ -115,6 +118,58 @@ def labels_of(registry: CollectorRegistry, family: Any) -> tuple[str, ...]:
 def ticked(names: Iterable[str]) -> str:
     """Names as code, with commas."""
     return ", ".join(f"`{name}`" for name in names)
+
+
+_ROLES = {
+    "-facts": "operator",
+    "-leader": "leader",
+    "-driver": "driver",
+    "-tokens": "tokens",
+    "-uninstall": "uninstall",
+    "-view": "people who view",
+    "-edit": "people who edit",
+}
+_RELEASES = ("default", "full")
+
+
+def rbac() -> str:
+    """What the chart's roles allow, from the chart as it is rendered for two releases."""
+    known = said_of_two("reference-rbac.txt")
+    verbs: dict[tuple[str, str], set[str]] = {}
+    for release in _RELEASES:
+        for role in roles(ROOT / "tests" / "chart" / "golden" / f"{release}.yaml"):
+            name = role["metadata"]["name"]
+            who = next((_ROLES[end] for end in _ROLES if name.endswith(end)), "operator")
+            for rule in role["rules"]:
+                for resource in rule["resources"]:
+                    verbs.setdefault((who, resource), set()).update(rule["verbs"])
+    same("reference-rbac.txt", map(" | ".join, known), map(" | ".join, verbs))
+    rows = [
+        (who, f"`{what}`", ", ".join(sorted(verbs[who, what])), known[who, what])
+        for who, what in known
+    ]
+    return page(
+        "Rights",
+        "the chart's roles and reference-rbac.txt",
+        "All that the chart's roles allow, with the values that allow most. With `watchNamespaces` "
+        "they are Roles of these namespaces and no ClusterRole. What follows from them for people: "
+        "[threat-model.md](threat-model.md).",
+        table(("who", "resource", "may", "for"), rows),
+    )
+
+
+def roles(path: Path) -> Iterator[dict[str, Any]]:
+    """The roles in a rendered chart."""
+    for found in yaml.safe_load_all(path.read_text()):
+        if found and found["kind"] in {"Role", "ClusterRole"}:
+            yield found
+
+
+def said_of_two(name: str) -> dict[tuple[str, str], str]:
+    """The lines of a text file by their first two columns."""
+    lines = [line for line in (DOCS / name).read_text().splitlines() if line[:1] not in {"", "#"}]
+    cells = [[part.strip() for part in line.split(" | ", 2)] for line in lines]
+    return {(who, what): why for who, what, why in cells}
 
 
 def errors() -> str:
@@ -313,18 +368,21 @@ def python_names() -> str:
             summary = (importlib.import_module(home).__doc__ or "").partition("\n")[0]
             parts.append(f"## {home.removeprefix('moorage.').removeprefix('api.')}\n\n{summary}")
             parts += [named(name) for name in names]
+    parts.append(f"## testing\n\n{(moorage.testing.__doc__ or '').partition('; ')[0]}.")
+    parts += [named(name, moorage.testing) for name in moorage.testing.__all__]
     return page(
         "Python names",
         "the docstrings",
-        "Everything here is imported from `moorage`. What it is for: [jobs.md](jobs.md), "
+        "Everything here is imported from `moorage`, what is under [testing](#testing) from "
+        "`moorage.testing`. What it is for: [jobs.md](jobs.md), [testing.md](testing.md), "
         "[state.md](state.md), [time.md](time.md), [windows.md](windows.md), [sinks.md](sinks.md).",
         *parts,
     )
 
 
-def named(name: str) -> str:
+def named(name: str, home: ModuleType = moorage) -> str:
     """A class with its methods, a function or a value."""
-    thing = getattr(moorage, name)
+    thing = getattr(home, name)
     if not callable(thing):
         return f"### {name}\n\n`{thing!r}`"
     text = f"### {name}\n\n" + documented(thing, name)
@@ -389,6 +447,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "reference-events.md": events,
     DOCS / "reference-metrics.md": metrics,
     DOCS / "reference-python.md": python_names,
+    DOCS / "reference-rbac.md": rbac,
 }
 
 

@@ -19,6 +19,8 @@ _Cores = Annotated[int, Field(ge=1, le=1024)]
 _Width = Annotated[int, Field(ge=1, le=MAX_PARALLELISM_LIMIT)]
 _Amount = Annotated[Quantity, at_least(Quantity("0"))]
 _Share = Annotated[str, Field(pattern=r"^(0\.[0-9]{1,3}|1(\.0{1,3})?)$", max_length=5)]
+# Not 0, by which nothing can be divided.
+_PART = r"^(0\.(0[1-9][0-9]?|00[1-9]|[1-9][0-9]{0,2})|1(\.0{1,3})?)$"
 _Argument = Annotated[str, Field(max_length=4096)]
 _PyFile = Annotated[
     str,
@@ -92,10 +94,10 @@ class Autoscaler(Model):
     )
 
     enabled: bool = False
-    """Whether it decides at all; not in this release, which refuses it."""
+    """Whether it decides at all."""
 
     dry_run: bool = True
-    """Only report what it would do."""
+    """Only say in the status and by events what it would do."""
 
     min: _Width = 2
     """The least parallelism it goes to."""
@@ -103,14 +105,32 @@ class Autoscaler(Model):
     max: _Width = 32
     """The greatest parallelism it goes to."""
 
-    target_utilization: _Share = "0.7"
-    """The busy share of an epoch it steers to, a decimal in quotes: "0.7"."""
+    target_utilization: Annotated[str, Field(pattern=_PART, max_length=5)] = "0.7"
+    """The share of its capacity that the job is to use, a decimal in quotes: "0.7"."""
+
+    utilization_boundary: _Share = "0.2"
+    """How far from that the job may be before anything is done."""
 
     scale_down_delay: Annotated[Duration, at_least(Duration("0s"))] = Duration("1h")
     """How long the load must be low before it goes down."""
 
     window: Annotated[Duration, at_least(Duration("1s"))] = Duration("15m")
-    """The time it averages over."""
+    """The time it averages over; a driver knows it from its start on."""
+
+    stabilization_interval: Annotated[Duration, at_least(Duration("0s"))] = Duration("5m")
+    """How long after any change of parallelism it does nothing."""
+
+    catch_up_duration: Annotated[Duration, at_least(Duration("1s"))] = Duration("30m")
+    """The time in which a backlog is to be gone."""
+
+    backlog_lag: Annotated[Duration, at_least(Duration("1s"))] = Duration("5m")
+    """With more than what arrives in this time waiting in the sources, it never goes down."""
+
+    scale_up_max_factor: Annotated[int, Field(ge=2, le=MAX_PARALLELISM_LIMIT)] = 4
+    """Times as many subtasks that it goes to at once, at most."""
+
+    scale_down_max_factor: _Share = "0.6"
+    """The share of the subtasks that it takes away at once, at most."""
 
     def _rules(self) -> Iterator[Violation]:
         if self.min > self.max:
@@ -137,6 +157,13 @@ class Scaling(Model):
             "'autoscaler.max %d is above maxParallelism %d; lower it'"
             ".format([self.autoscaler.max, self.maxParallelism])",
         ),
+        Cel(
+            "self.floor <= self.maxParallelism",
+            "floor is above maxParallelism; lower it",
+            "floor",
+            "'floor %d is above maxParallelism %d; lower it'"
+            ".format([self.floor, self.maxParallelism])",
+        ),
     )
 
     parallelism: Annotated[_Width, OnChange("Rescale")]
@@ -162,6 +189,13 @@ class Scaling(Model):
     autoscaler: Annotated[Autoscaler, OnChange("Live")] = Autoscaler()
     """Parallelism that follows the load."""
 
+    floor: Annotated[_Width, OnChange("Live")] = 1
+    """A parallelism below it counts as it, whoever writes it: `kubectl scale`, an HPA, KEDA."""
+
+    cooldown: Annotated[Duration, at_least(Duration("0s")), OnChange("Live")] = Duration("0s")
+    """How long after a change of parallelism an edit of it waits, whoever makes it: the last one
+    counts then."""
+
     def _rules(self) -> Iterator[Violation]:
         if self.parallelism > self.max_parallelism:
             yield Violation(
@@ -173,6 +207,12 @@ class Scaling(Model):
             yield Violation(
                 (("autoscaler", "max"), "maxParallelism"),
                 f"{self.autoscaler.max} is above maxParallelism {self.max_parallelism}",
+                f"write {self.max_parallelism} or less",
+            )
+        if self.floor > self.max_parallelism:
+            yield Violation(
+                ("floor", "maxParallelism"),
+                f"{self.floor} is above maxParallelism {self.max_parallelism}",
                 f"write {self.max_parallelism} or less",
             )
 

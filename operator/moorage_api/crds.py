@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from moorage_api.job import KIND, JobSpec
+from moorage_api.job import API_VERSION, KIND, ApiVersion, JobSpec
 from moorage_api.model import Model
 from moorage_api.names import JOB_NAME_LENGTH, JOB_NAME_PATTERN
 from moorage_api.quantities import Duration, Quantity
@@ -206,8 +206,8 @@ def _is_list(annotation: Any) -> bool:
     return tuple in origins or list in origins
 
 
-GROUP = "moorage.dev"
-VERSION = "v1alpha1"
+GROUP, STORED = API_VERSION.split("/")
+VERSIONS = tuple(version.rpartition("/")[2] for version in get_args(ApiVersion))
 JOB_CRD_NAME = f"statefulsparkjobs.{GROUP}"
 SNAPSHOT_CRD_NAME = f"statefulsparksnapshots.{GROUP}"
 
@@ -290,16 +290,19 @@ def _definition(
             "group": GROUP,
             "scope": "Namespaced",
             "names": _names(kind, short),
+            # All are of one schema, so that no conversion is needed, and none can be down.
+            "conversion": {"strategy": "None"},
             "versions": [
                 {
-                    "name": VERSION,
+                    "name": version,
                     "served": True,
-                    "storage": True,
+                    "storage": version == STORED,
                     "subresources": subresources,
                     "selectableFields": [{"jsonPath": path} for path in selectable],
                     "additionalPrinterColumns": columns,
                     "schema": {"openAPIV3Schema": {"description": description, **schema}},
                 }
+                for version in VERSIONS
             ],
         },
     }

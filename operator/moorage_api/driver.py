@@ -233,6 +233,30 @@ class RestoredFrom(Report):
     completed_at: Moment | None = None
 
 
+class LoadReport(Report):
+    """What the stream bore, over the last `scaling.autoscaler.window`.
+
+    It begins anew with other subtasks and after a rewind. What an epoch costs is its time by the
+    clock, from its first row to its commit.
+    """
+
+    seconds: float = 0.0
+    """The length of the window, shorter at first."""
+    epochs: int = 0
+    rows: int = 0
+    busy_seconds: float = 0.0
+    """In epochs, with the one under way."""
+    fixed_seconds: float = 0.0
+    """What an epoch takes however few its rows; 0 while that cannot be told."""
+    lag_rows: int | None = None
+    """Rows that sources had and no epoch had taken, when it was last looked; none where sources do
+    not say."""
+    lag_rows_before: int | None = None
+    """When it was first looked in the window."""
+    lag_seconds: float = 0.0
+    """The time between these two looks."""
+
+
 class DriverState(Report):
     """`GET /state`."""
 
@@ -249,6 +273,8 @@ class DriverState(Report):
     rows_per_second: float = 0.0
     busy_ratio: float = 0.0
     """Time in epochs by time, lately, with the one under way: 0 to 1."""
+    load: LoadReport | None = None
+    """Over a longer time; none while the stream does not run."""
     state_bytes: int = 0
     parallelism: int = 0
     max_parallelism: int = 0

@@ -46,6 +46,12 @@ class Security(Model):
 
 
 API_VERSION = "moorage.dev/v1alpha1"
+"""What objects are stored as, and what the operator asks for: definitions of an older release serve
+it, too."""
+
+ApiVersion = Literal["moorage.dev/v1beta1", "moorage.dev/v1alpha1"]
+"""What people may write: the fields are the same."""
+
 KIND = "StatefulSparkJob"
 
 
@@ -263,7 +269,7 @@ class JobSpec(Model):
 class StatefulSparkJob(Model):
     """One job: a streaming query with one or more stateful operators."""
 
-    api_version: Literal["moorage.dev/v1alpha1"]
+    api_version: ApiVersion
     """The version of this format."""
 
     kind: Literal["StatefulSparkJob"]

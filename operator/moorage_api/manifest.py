@@ -22,6 +22,8 @@ FieldPath = tuple[str | int, ...]
 # What fits into the annotation that kubectl apply keeps of an object.
 MAX_BYTES = 262_144
 _MAX_NODES = 50_000
+_NAMED = 5
+"""How many files beside a path that leads nowhere are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ def load_manifest(path: Path, *checks: Check) -> StatefulSparkJob:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        problem = Problem("", "does not exist", "check the path")
+        problem = Problem("", "does not exist", f"check the path{_beside(path)}")
         raise ManifestError(str(path), [problem]) from error
     except IsADirectoryError as error:
         problem = Problem("", "is a directory", "name the YAML file in it")
@@ -190,6 +192,16 @@ def load_manifest(path: Path, *checks: Check) -> StatefulSparkJob:
         problem = Problem("", f"cannot be read: {error.strerror}", "check its permissions")
         raise ManifestError(str(path), [problem]) from error
     return parse_manifest(text, str(path), *checks)
+
+
+def _beside(path: Path) -> str:
+    """Which files may have been meant."""
+    try:
+        there = sorted(one.name for one in path.parent.glob("*.y*ml"))
+    except OSError:
+        return ""
+    more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
+    return f"; there is {', '.join(there[:_NAMED])}{more}" if there else ""
 
 
 def parse_manifest(text: bytes, source: str, *checks: Check) -> StatefulSparkJob:

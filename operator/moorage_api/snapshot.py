@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from moorage_api.driver import Report, SnapshotName
-from moorage_api.job import ObjectMeta
+from moorage_api.job import ApiVersion, ObjectMeta
 from moorage_api.model import Cel, Items, Model, RawMapping, Violation
 from moorage_api.names import JobName
 from moorage_api.quantities import Duration, at_least
@@ -176,7 +176,7 @@ class SnapshotStatus(Report):
 class StatefulSparkSnapshot(Model):
     """One savepoint or kept checkpoint."""
 
-    api_version: Literal["moorage.dev/v1alpha1"]
+    api_version: ApiVersion
     """The version of this format."""
 
     kind: Literal["StatefulSparkSnapshot"]

@@ -211,6 +211,48 @@ class ExecutorStatus(Report):
     failed_in_window: int = 0
 
 
+class ScaleStep(Report):
+    """A change of parallelism that the autoscaler decided."""
+
+    before: int
+    after: int
+    at: Moment
+    rate: float = 0.0
+    """The true processing rate before, in rows per second."""
+
+
+class AutoscalerStatus(Report):
+    """What the autoscaler decided, and what its next decision rests on."""
+
+    target: int = 0
+    """How many subtasks there are to be; 0 before its first decision."""
+    declared: int = 0
+    """spec.scaling.parallelism at that time: who edits it decides anew."""
+    dry_run: bool = False
+    """Whether it was only advice."""
+    reason: str = ""
+    """Why, or why nothing was done."""
+    message: str = ""
+    """The last decision in words."""
+    step: ScaleStep | None = None
+    """The last decision."""
+    low_since: Moment | None = None
+    """Since when fewer subtasks would do."""
+    low_most: int = 0
+    """The most of them that were needed in that time."""
+    no_room_until: Moment | None = None
+    """Until when no executors are asked for, since there was no room."""
+    needed: int = 0
+    """Subtasks, as the load alone says, within the bounds."""
+    utilization: str = ""
+    """The share of the job's capacity that what arrives takes."""
+    arrival_rate: str = ""
+    """Rows per second."""
+    true_rate: str = ""
+    """Rows per second of work."""
+    lag_rows: int | None = None
+
+
 class ScalingStatus(Report):
     """What runs."""
 
@@ -218,6 +260,9 @@ class ScalingStatus(Report):
     max_parallelism: int = 0
     selector: str = ""
     """Of executor pods, for autoscalers."""
+    changed_at: Moment | None = None
+    """When observedParallelism changed last."""
+    autoscaler: AutoscalerStatus | None = None
 
 
 class Triggers(Report):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from moorage_api.compute import Autoscaler
 from moorage_api.job import JobSpec, StatefulSparkJob
 from moorage_api.model import Model
 from moorage_api.problems import Problem
@@ -36,12 +35,6 @@ _NOT_YET: tuple[_Rule, ...] = (
         "set it to true, or use rocksdb",
     ),
     (
-        "spec.scaling.autoscaler.enabled",
-        lambda job: job.spec.scaling.autoscaler.enabled,
-        "is true, and this release has no autoscaler",
-        "leave it out",
-    ),
-    (
         "spec.scaling.repartition",
         lambda job: job.spec.scaling.repartition == "Offline",
         "is Offline, and this release does not rewrite state for another maxParallelism",
@@ -63,10 +56,14 @@ def without_effect(spec: JobSpec) -> Iterator[Problem]:
     What was a default once stands in objects that were stored then, whoever wrote them: leaving it
     out of a manifest does not take it away.
     """
-    scaler = spec.scaling.autoscaler
-    if scaler != Autoscaler() and not scaler.enabled:
-        reason = "is set, and this release has no autoscaler"
-        yield Problem("spec.scaling.autoscaler", reason, "leave it out")
+    scaling = spec.scaling
+    if scaling.autoscaler.enabled and not scaling.autoscaler.dry_run:
+        reason = "is set, and is for others than the autoscaler, which decides"
+        if scaling.floor > 1:
+            yield Problem("spec.scaling.floor", reason, "use autoscaler.min")
+        if scaling.cooldown.seconds:
+            fix = "use autoscaler.stabilizationInterval"
+            yield Problem("spec.scaling.cooldown", reason, fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +82,9 @@ _CLUSTER_ONLY = (
     "spec.image_pull_policy",
     "spec.desired_state",
     "spec.scaling.mode",
+    "spec.scaling.autoscaler",
+    "spec.scaling.floor",
+    "spec.scaling.cooldown",
     "spec.driver.cores",
     "spec.driver.cpu_request",
     "spec.driver.pod_template",

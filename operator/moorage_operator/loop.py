@@ -69,6 +69,8 @@ _LONGEST_ASKED = 300.0
 """However long the API server, or what stands before it, wants to be left alone."""
 # What no watch shows, such as a Secret that somebody deleted, is looked after in live passes.
 _LIVE_AT_LEAST = 6 * 3600.0
+# Of a snapshot: its driver was asked and has not answered, or nothing is to come of it any more.
+_WAITS_OR_OVER = ("InProgress", *FINAL_STATES)
 _GOES_ON = (Written.UNCHANGED, Written.WRITTEN, Written.PRUNED)
 
 
@@ -324,7 +326,9 @@ class Reconciler:
             written, body = await write_status(self._cluster, body, world.status, plan.status)
             if written not in (Written.WRITTEN, Written.UNCHANGED):
                 return None
-            self._shown(body)
+            self._show_own(body, memory)
+            # Figures are in it before anything is decided: with them written, the same follows.
+            world = replace(world, status=plan.status)
         self._metrics.job_seen(body, plan.status)
         self._see_to_ended(world)
         memory.seen = body["metadata"]["resourceVersion"]
@@ -333,7 +337,7 @@ class Reconciler:
 
     async def _look_at_snapshot(self, body: Object, memory: Memory) -> Pass | None:
         world = await self._looker.snapshot(body, self._actor.store_tasks_of(memory.uid))
-        if world is None or world.snapshot.status.state not in FINAL_STATES:
+        if world is None or world.snapshot.status.state not in _WAITS_OR_OVER:
             return None
         # Caches of a shard have no jobs of another, whose snapshot this may be.
         if world.job is None and self._ownership and self._ownership.selection.selector:
@@ -367,9 +371,15 @@ class Reconciler:
         done = all(self._actor.is_done(effect, memory.uid) for effect in plan.effects)
         return done and memory.has_told(plan.events)
 
-    def _shown(self, body: Object) -> None:
-        if self._watched is not None:
-            self._watched.seen("", body["kind"], body)
+    def _show_own(self, job: Object, memory: Memory) -> None:
+        """What a look has written of its job is known, and is no news to it; all else is."""
+        watched, meta = self._watched, job["metadata"]
+        if watched is None:
+            return
+        same = watched.mark_of(meta["namespace"], meta["name"]) == memory.mark
+        watched.seen("", job["kind"], job)
+        if same:
+            memory.mark = watched.mark_of(meta["namespace"], meta["name"])
 
     # -- a live pass ---------------------------------------------------------------------------
 

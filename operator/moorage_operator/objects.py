@@ -8,6 +8,7 @@ list are judged in a thread.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 
 from moorage_api import API_VERSION, KIND, JobSpec, Problem, cluster_problems
 from moorage_api.changes import is_same_job, spec_hash
+from moorage_api.compute import Scaling
 from moorage_api.explain import judge
 from moorage_api.job import StatefulSparkJob
 from moorage_api.problems import field_name
@@ -257,13 +259,19 @@ def read_revision(body: Object) -> Revision | None:
 
 
 def known_spec(
-    judged: Judged, status: JobStatus, revisions: Mapping[str, Revision], default_backend: str
+    judged: Judged,
+    status: JobStatus,
+    revisions: Mapping[str, Revision],
+    default_backend: str,
+    now: datetime,
 ) -> tuple[JobSpec | None, str]:
-    """The newest spec with its state backend, and the hash by which it is known."""
+    """The newest spec with its state backend and the parallelism that holds, and its hash."""
     if judged.spec is None:
         return None, judged.digest
     spec = with_backend(judged.spec, status, revisions, default_backend)
+    spec = with_parallelism(spec, status, revisions, now)
     same = spec.state.effective_backend == judged.spec.state.effective_backend
+    same = same and spec.scaling.parallelism == judged.spec.scaling.parallelism
     digest = judged.digest if same else spec_hash(spec)
     return spec, same_hash(spec, digest, judged.generation or 0, revisions)
 
@@ -288,6 +296,47 @@ def with_backend(
     return spec.model_copy(update={"state": state})
 
 
+def with_parallelism(
+    spec: JobSpec, status: JobStatus, revisions: Mapping[str, Revision], now: datetime
+) -> JobSpec:
+    """The spec with the number of subtasks that holds; the spec itself where that is its own."""
+    number = _advised(spec.scaling, status) or max(spec.scaling.parallelism, spec.scaling.floor)
+    if held_until(spec, status, revisions, now) is not None:
+        number = revisions[status.attempt.revision].spec.scaling.parallelism
+    if number == spec.scaling.parallelism:
+        return spec
+    scaling = spec.scaling.model_copy(update={"parallelism": number})
+    return spec.model_copy(update={"scaling": scaling})
+
+
+def held_until(
+    spec: JobSpec, status: JobStatus, revisions: Mapping[str, Revision], now: datetime
+) -> datetime | None:
+    """Until when the number that runs stays, as it has just changed; None if it need not.
+
+    The autoscaler has a cooldown of its own.
+    """
+    scaling, changed = spec.scaling, status.scaling.changed_at
+    running = revisions.get(status.attempt.revision)
+    if running is None or changed is None or _advised(scaling, status):
+        return None
+    if max(scaling.parallelism, scaling.floor) == running.spec.scaling.parallelism:
+        return None
+    until = changed + scaling.cooldown.timedelta
+    return until if now < until else None
+
+
+def _advised(scaling: Scaling, status: JobStatus) -> int:
+    """The autoscaler's number, where it holds; else 0."""
+    known = status.scaling.autoscaler
+    if not scaling.autoscaler.enabled or known is None or known.dry_run:
+        return 0
+    # Who edits the spec's number decides anew.
+    if known.declared != scaling.parallelism:
+        return 0
+    return min(known.target, scaling.max_parallelism)
+
+
 def same_hash(
     spec: JobSpec, digest: str, generation: int, revisions: Mapping[str, Revision]
 ) -> str:
@@ -303,11 +352,14 @@ def same_hash(
     if any(one.spec_hash == digest for one in revisions.values()):
         return digest
     # A job that never ran follows the cluster's default to another backend without any edit.
-    backend = spec.state.effective_backend
+    # And an autoscaler goes to another parallelism.
+    backend, width = spec.state.effective_backend, spec.scaling.parallelism
     unedited = (
         one
         for one in revisions.values()
-        if one.number == generation and one.spec.state.effective_backend == backend
+        if one.number == generation
+        and one.spec.state.effective_backend == backend
+        and one.spec.scaling.parallelism == width
     )
     equal = (one for one in revisions.values() if is_same_job(one.spec, spec))
     found = next(unedited, None) or next(equal, None)

@@ -23,6 +23,7 @@ from moorage_operator.decide.leaving import left_store_task
 from moorage_operator.directories import CheckpointDirectories
 from moorage_operator.objects import (
     JudgedSpecs,
+    held_until,
     is_controlled_by,
     is_newer,
     known_spec,
@@ -226,9 +227,12 @@ class Observer:
             return replace(world, namespace_terminating=going)
         drivers, executors = await self._pods(meta, status)
         revisions = await self._revisions_of(meta, status)
-        spec, digest = known_spec(judged, status, revisions, self.config.state_backend)
+        spec, digest = known_spec(judged, status, revisions, self.config.state_backend, world.now)
+        held = held_until(judged.spec, status, revisions, world.now) if judged.spec else None
         world = replace(
             world,
+            declared_parallelism=judged.spec.scaling.parallelism if judged.spec else 0,
+            parallelism_held_until=held,
             spec=spec,
             spec_hash=digest,
             drivers=drivers,

@@ -91,7 +91,7 @@ def read_selection(lease: Object) -> Selection:
             return Selection()
         namespaces, shards = tuple(found["namespaces"]), tuple(found["shards"])
         return Selection(namespaces, str(found["shard"]), shards)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return Selection()
 
 

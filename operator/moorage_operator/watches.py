@@ -24,6 +24,7 @@ import kopf
 from kopf._cogs.structs.references import Insights  # the one word on when Kopf has begun
 from kubernetes.aio.client import Configuration
 
+from moorage_api import API_VERSION
 from moorage_operator.children.names import JOB_LABEL
 from moorage_operator.kube.rest import resource_of
 from moorage_operator.objects import is_under_way, job_name_of
@@ -31,7 +32,7 @@ from moorage_operator.ports import Kind, Ref
 from moorage_operator.shards import Selection, joined
 from moorage_operator.watch_health import Namespace
 
-_GROUP = ("moorage.dev", "v1alpha1")
+_GROUP, _, _VERSION = API_VERSION.partition("/")
 _KINDS: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot", "Pod")
 _TOLD_EVERY = 0.05
 _SCAN_SECONDS = 3.0
@@ -184,8 +185,10 @@ class Watching:
             handler.__name__ = f"wake_{kind.lower()}"
             return handler
 
-        kopf.on.event(*_GROUP, "statefulsparkjobs", registry=registry)(woken("StatefulSparkJob"))
-        kopf.on.event(*_GROUP, "statefulsparksnapshots", registry=registry)(
+        kopf.on.event(_GROUP, _VERSION, "statefulsparkjobs", registry=registry)(
+            woken("StatefulSparkJob")
+        )
+        kopf.on.event(_GROUP, _VERSION, "statefulsparksnapshots", registry=registry)(
             woken("StatefulSparkSnapshot")
         )
         kopf.on.event("", "v1", "pods", labels={JOB_LABEL: kopf.PRESENT}, registry=registry)(
@@ -277,7 +280,7 @@ def _settings(selector: str) -> kopf.OperatorSettings:
     settings.watching.label_selectors["", "v1", "pods"] = joined(JOB_LABEL, selector)
     if selector:
         for kind in ("statefulsparkjobs", "statefulsparksnapshots"):
-            settings.watching.label_selectors[*_GROUP, kind] = selector
+            settings.watching.label_selectors[_GROUP, _VERSION, kind] = selector
     # It would watch namespaces and definitions, cluster-wide rights that nobody needs to give.
     settings.scanning.disabled = True
     # Else Kopf kills the whole process, passes and all, when its own end takes too long.

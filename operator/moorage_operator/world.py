@@ -162,6 +162,11 @@ class StoreTaskView:
     message: str = ""
     retryable: bool = False  # whether a failed one may go well later
 
+    @property
+    def failed_for_good(self) -> bool:
+        """Whether the same would fail again."""
+        return self.state == "Failed" and not self.retryable
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotView:
@@ -230,6 +235,10 @@ class JobWorld:
     status_garbled: bool = False  # it is the latter
     trouble: str = ""  # what effects fail with, pass after pass; empty when they go through
     namespace_terminating: bool = False  # the namespace is being deleted
+    # What the object says, where `spec` has the parallelism that holds
+    declared_parallelism: int = 0
+    # While another one is declared and waits
+    parallelism_held_until: datetime | None = None
 
     @property
     def current_driver(self) -> PodView | None:

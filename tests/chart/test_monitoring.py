@@ -135,6 +135,13 @@ def test_every_alert_is_explained_to_people():
     assert sorted(headings) == sorted(alert["alert"] for alert in ALERTS)
 
 
+def test_alerts_link_to_no_page_that_nobody_has_said_is_served(template):
+    (rule,) = of_kind(template("--set", "metrics.prometheusRule.enabled=true"), "PrometheusRule")
+    for one in rule["spec"]["groups"][0]["rules"]:
+        assert one["annotations"]["runbook"] == f"docs/runbook.md, {one['alert']}"
+        assert "runbook_url" not in one["annotations"]
+
+
 def test_thresholds_come_from_the_values(template):
     options = "metrics.prometheusRule.enabled=true,metrics.prometheusRule.checkpointAgeSeconds=77"
     (rule,) = of_kind(template("--set", options), "PrometheusRule")

@@ -9,9 +9,9 @@ pytestmark = pytest.mark.scenarios
 VERBS = ("get", "list", "apply", "create", "patch", "delete", "replace_status")
 
 
-async def requests_a_minute(world, minutes=4):
+async def requests_a_minute(world, minutes=4.0, rest=60.0):
     """By kind, once nothing happens any more but what the stream does."""
-    await world.run(60)
+    await world.run(rest)
     counts: collections.Counter[str] = collections.Counter()
     cluster = world.operator.cluster
 
@@ -52,6 +52,20 @@ async def test_a_short_checkpoint_interval_costs_no_more_than_a_long_one(world, 
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
     await world.run(60)
     assert sum((await requests_a_minute(world)).values()) <= 20
+
+
+@pytest.mark.in_memory("time passes there as it does")
+async def test_a_savepoint_that_takes_long_is_not_asked_of_the_api_server_all_the_time(running):
+    running.drivers.habits.snapshot = 400.0
+    running.snapshot("one")
+
+    def state():
+        return (running.snapshots()["one"].get("status") or {}).get("state")
+
+    await running.until(lambda: state() == "InProgress")
+    meanwhile = await requests_a_minute(running, minutes=2, rest=30.0)
+    assert state() == "InProgress"
+    assert sum(meanwhile.values()) <= 10, meanwhile
 
 
 async def test_a_snapshot_says_what_it_is_needed_for_as_soon_as_that_changes(running):

@@ -83,6 +83,25 @@ def upgraded(world):
     )
 
 
+async def autoscaled(world):
+    world.drivers.habits.arrivals["clicks"] = 1000.0
+    scaler = {"enabled": True, "dryRun": False, "min": 1, "max": 8, "window": "60s"}
+    width = {"parallelism": 2, "maxParallelism": 16, "mode": "InPlaceParallelism"}
+    world.apply(job(scaling={**width, "autoscaler": scaler}))
+    await world.until(lambda: world.phase() == "Stable")
+    await world.run(100)
+
+
+def overload(world):
+    world.drivers.habits.arrivals["clicks"] = 2500.0
+
+
+def wider_by_itself(world):
+    status = world.status()
+    done = world.is_running() and status.operation is None
+    return done and status.scaling.observed_parallelism == 4
+
+
 def has_saved(world):
     found = world.snapshots().get("clicks-once")
     return bool(found) and (found.get("status") or {}).get("state") == "Completed"
@@ -161,6 +180,7 @@ OPERATIONS = {
     "savepoint": Operation(running, lambda w: w.annotate(savepoint="once"), has_saved, 1, 1),
     "delete": Operation(running, lambda w: w.delete(), gone, 1, 1),
     "rescale in place": Operation(running, lambda w: w.edit(executor__instances=3), wider, 1),
+    "autoscale": Operation(autoscaled, overload, wider_by_itself, 1),
     "discard": Operation(
         disposable,
         lambda w: w.api.delete("StatefulSparkSnapshot", w.namespace, "clicks-past"),

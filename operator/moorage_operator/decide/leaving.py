@@ -7,10 +7,9 @@ no owner in its way. An object that goes gives up what it has not given up by th
 
 from datetime import datetime, timedelta
 
-from moorage_api import JobSpec
 from moorage_api.status import Leaving
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.restore_point import Obstacle
+from moorage_operator.decide.restore_point import Obstacle, place_of
 from moorage_operator.plan import RunStoreTask, StoreTask
 
 _MOST = 4
@@ -23,15 +22,15 @@ def note_left(draft: Draft, revision: str) -> None:
     known, old = draft.world.revisions, draft.attempt.revision
     if revision not in known:
         return
-    here = _place(known[revision].spec)
+    here = place_of(known[revision].spec)
     left = [
         one
         for one in draft.status.leaving
-        if one.revision in known and _place(known[one.revision].spec) != here
+        if one.revision in known and place_of(known[one.revision].spec) != here
     ]
-    moves = old in known and _place(known[old].spec) != here
-    places = {_place(known[one.revision].spec) for one in left}
-    if moves and draft.status.snapshots.lineage_id and _place(known[old].spec) not in places:
+    moves = old in known and place_of(known[old].spec) != here
+    places = {place_of(known[one.revision].spec) for one in left}
+    if moves and draft.status.snapshots.lineage_id and place_of(known[old].spec) not in places:
         left.append(Leaving(revision=old, attempt=draft.attempt.number))
     for one in left[:-_MOST]:
         _tell_not_released(draft, one, "the job has left others since, before it ran there")
@@ -62,7 +61,7 @@ def being_released(draft: Draft, revision: str) -> Obstacle | None:
     for one in draft.status.leaving[:1]:
         view = draft.world.store_tasks.get(left_store_task(draft.meta.uid, one).id)
         pending = view is not None and view.state == "Pending" and one.revision in known
-        if pending and spec is not None and _place(known[one.revision].spec) == _place(spec):
+        if pending and spec is not None and place_of(known[one.revision].spec) == place_of(spec):
             text = f"waits until the release of {spec.state.checkpoint_dir} has ended"
             return Obstacle("LineageBeingReleased", text, passes=True)
     return None
@@ -114,7 +113,3 @@ def _is_settled(draft: Draft) -> bool:
 
 def _forget(draft: Draft) -> None:
     draft.put(leaving=draft.status.leaving[1:])
-
-
-def _place(spec: JobSpec) -> tuple[str, str | None]:
-    return spec.state.checkpoint_dir.rstrip("/"), spec.state.s3.endpoint

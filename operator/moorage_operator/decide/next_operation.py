@@ -5,22 +5,27 @@ from datetime import timedelta
 from moorage_api.changes import SpecChange, classify
 from moorage_api.lifecycle import Upgrade
 from moorage_api.status import OperationType
+from moorage_operator.decide.autoscaler import autoscale
 from moorage_operator.decide.draft import Draft, here
 from moorage_operator.decide.health import trouble
 from moorage_operator.decide.leaving import release_left
 from moorage_operator.decide.observed import REBUILT
 from moorage_operator.decide.operations import begin, block, end
-from moorage_operator.decide.preflight import preflight_task, preflight_view
+from moorage_operator.decide.preflight import has_passed, is_wanted
 from moorage_operator.decide.recover import FailureKind, after_end, finish, restart
-from moorage_operator.decide.rescale import begin_rescale, is_interrupted, rescaling, take_back
+from moorage_operator.decide.rescale import (
+    begin_rescale,
+    is_interrupted,
+    rescaling,
+    take_back,
+    tell_held,
+)
 from moorage_operator.decide.restore_point import path_store_task
 from moorage_operator.decide.rollback import roll_back_if_late
 from moorage_operator.decide.specs import (
     desired,
-    give_up,
     is_new_nonce,
     is_valid,
-    keep_revision,
     newest_name,
     policy,
     running_spec,
@@ -28,7 +33,6 @@ from moorage_operator.decide.specs import (
 )
 from moorage_operator.decide.stop import RESTART, StopMode, begin_stop
 from moorage_operator.plan import DeletePod, RunStoreTask, TidyAttempt
-from moorage_operator.world import StoreTaskView
 
 
 def change_of(draft: Draft) -> SpecChange | None:
@@ -93,7 +97,7 @@ def follow_preflight(draft: Draft) -> None:
         end(draft)
     elif desired(draft) == "Suspended" or is_new_nonce(draft):
         follow_edit(draft)
-    elif target(draft) == operation.target_revision and _is_spared(draft):
+    elif target(draft) == operation.target_revision and is_wanted(draft):
         _try_first(draft)
     elif target(draft) == operation.target_revision:
         _stop_for(draft, operation.type, operation.reason, operation.message)
@@ -105,38 +109,10 @@ def follow_preflight(draft: Draft) -> None:
         draft.tell("Normal", "OperationCancelled", text, operation.id)
 
 
-def _is_spared(draft: Draft) -> bool:
-    """Whether the old version gets on, and the new one is still to be tried."""
-    found, spec = trouble(draft), policy(draft)
-    wanted = spec is not None and spec.upgrade.preflight
-    return wanted and (found is None or not found.curable)
-
-
 def _try_first(draft: Draft) -> None:
-    operation, view = draft.operation, preflight_view(draft)
-    keep_revision(draft, operation.target_revision)
-    late = operation.deadline is not None and draft.reached(operation.deadline)
-    if view is not None and view.state == "Completed":
-        found = f"The new version could start: {view.result.get('text', '')}"
-        draft.tell("Normal", "PreflightPassed", found, operation.id)
+    operation = draft.operation
+    if has_passed(draft):
         _stop_for(draft, operation.type, operation.reason, operation.message)
-    elif late or (view is not None and _is_final(view)):
-        said = view.message if view is not None else draft.world.trouble
-        _refuse(draft, said or f"it did not end within {draft.config.start_timeout:.0f} s")
-    else:
-        draft.do(RunStoreTask(preflight_task(draft), operation.target_revision))
-
-
-def _refuse(draft: Draft, why: str) -> None:
-    """The new version is given up; what runs is as it was."""
-    operation, text = draft.operation, f"the new version failed its preflight: {why}"
-    give_up(draft, text)
-    end(draft)
-    more = (
-        "the old one runs on; set moorage.dev/restart to try again, or change the version: what is "
-        "set in spec.upgrade makes no other one"
-    )
-    draft.tell("Warning", "PreflightFailed", f"{text}; {more}", operation.id)
 
 
 def tell_edit(draft: Draft) -> None:
@@ -159,15 +135,11 @@ def _looks_first(draft: Draft) -> bool:
     store_task = path_store_task(draft, spec)
     view = draft.world.store_tasks.get(store_task.id)
     # What the operator may not look at is for the driver to find.
-    if view is not None and (view.state == "Completed" or _is_final(view)):
+    if view is not None and (view.state == "Completed" or view.failed_for_good):
         return False
     draft.do(RunStoreTask(store_task))
     draft.wake(draft.config.busy_resync)
     return True
-
-
-def _is_final(view: StoreTaskView) -> bool:
-    return view.state == "Failed" and not view.retryable
 
 
 def _suspend(draft: Draft) -> None:
@@ -275,6 +247,11 @@ def _running(draft: Draft) -> None:
     if found is None or spec is None:
         _tidy(draft)
         release_left(draft)
+        if draft.world.parallelism_held_until is not None:
+            tell_held(draft, draft.world.parallelism_held_until)
+        scaled = draft.status.scaling.autoscaler is not None
+        if scaled or (spec is not None and spec.scaling.autoscaler.enabled):
+            autoscale(draft)
     elif found.curable and spec.failure_policy.health.action == "Restart":
         draft.put_restarts(
             last_reason=found.reason, last_message=found.message, last_time=draft.now

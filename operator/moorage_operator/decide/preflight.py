@@ -1,26 +1,64 @@
-"""The preflight of an upgrade: which pod tries the new version, and what that has come to. Pure."""
+"""The preflight of an upgrade: which pod tries the new version, and what comes of that. Pure."""
 
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.specs import policy
-from moorage_operator.plan import StoreTask
+from moorage_operator.decide.health import trouble
+from moorage_operator.decide.operations import end
+from moorage_operator.decide.specs import give_up, keep_revision, policy
+from moorage_operator.plan import RunStoreTask, StoreTask
 from moorage_operator.world import StoreTaskView
 
 
-def preflight_task(draft: Draft) -> StoreTask:
-    """The task of the operation under way."""
+def preflight_text(draft: Draft) -> str:
+    """What a person should know while it goes on."""
+    view = _view(draft)
+    held = f": {view.message}" if view is not None and view.message else ""
+    return f"the new version is tried, and the old one runs{held}"
+
+
+def is_wanted(draft: Draft) -> bool:
+    """Whether the old version gets on, and the new one is still to be tried."""
+    found, spec = trouble(draft), policy(draft)
+    wanted = spec is not None and spec.upgrade.preflight
+    return wanted and (found is None or not found.curable)
+
+
+def has_passed(draft: Draft) -> bool:
+    """Whether the new version could start; else it is tried, or given up."""
+    operation, view = draft.operation, _view(draft)
+    keep_revision(draft, operation.target_revision)
+    late = operation.deadline is not None and draft.reached(operation.deadline)
+    if view is not None and view.state == "Completed":
+        found = f"The new version could start: {view.result.get('text', '')}"
+        draft.tell("Normal", "PreflightPassed", found, operation.id)
+        return True
+    if late or (view is not None and view.failed_for_good):
+        said = view.message if view is not None else draft.world.trouble
+        _refuse(draft, said or f"it did not end within {draft.config.start_timeout:.0f} s")
+    else:
+        draft.do(RunStoreTask(_task(draft), operation.target_revision))
+    return False
+
+
+def _task(draft: Draft) -> StoreTask:
+    """That of the operation under way."""
     spec = policy(draft)
     stateless = spec is not None and spec.upgrade.mode == "Stateless"
     name = f"preflight-{draft.operation.id}-{draft.tag}"
     return StoreTask(name, "Preflight", source="Empty" if stateless else "")
 
 
-def preflight_view(draft: Draft) -> StoreTaskView | None:
+def _view(draft: Draft) -> StoreTaskView | None:
     """How far it is; None before anything is known."""
-    return draft.world.store_tasks.get(preflight_task(draft).id)
+    return draft.world.store_tasks.get(_task(draft).id)
 
 
-def preflight_text(draft: Draft) -> str:
-    """What a person should know while it goes on."""
-    view = preflight_view(draft)
-    held = f": {view.message}" if view is not None and view.message else ""
-    return f"the new version is tried, and the old one runs{held}"
+def _refuse(draft: Draft, why: str) -> None:
+    """The new version is given up; what runs is as it was."""
+    operation, text = draft.operation, f"the new version failed its preflight: {why}"
+    give_up(draft, text)
+    end(draft)
+    more = (
+        "the old one runs on; set moorage.dev/restart to try again, or change the version: what is "
+        "set in spec.upgrade makes no other one"
+    )
+    draft.tell("Warning", "PreflightFailed", f"{text}; {more}", operation.id)

@@ -6,7 +6,7 @@ could, is done by a checkpoint and a restart. Until it is done, the attempt coun
 old revision.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from moorage_api.changes import SpecChange, declared
 from moorage_api.driver import RESCALE_PATH, RescaleBody
@@ -36,6 +36,16 @@ def begin_rescale(draft: Draft, change: SpecChange) -> None:
         _begin_in_place(draft, text)
     else:
         begin_stop(draft, "Rescale", "Checkpoint", "SpecChanged", text)
+
+
+def tell_held(draft: Draft, until: datetime) -> None:
+    """Tell of an edit of the parallelism that waits, and look again when it need not any more."""
+    draft.wake_at(until)
+    text = (
+        f"{draft.world.declared_parallelism} subtasks are asked for, and the number changed less "
+        f"than spec.scaling.cooldown ago; what is asked for at {until:%H:%M:%S} UTC is done then"
+    )
+    draft.tell("Normal", "RescaleHeld", text, f"{draft.meta.uid}-{until}")
 
 
 def rescaling(draft: Draft) -> None:

@@ -16,6 +16,7 @@ from moorage_operator.plan import Plan
 from moorage_operator.world import JobWorld, Meta, PodView, Unreadable
 
 # Of these it counts only that signs of life do not go back, and that none is news for the status.
+# By the load decides the autoscaler alone, which has each look decide anew.
 # What is not named here, such as what later releases say, leads to another decision.
 _FIGURES = frozenset(
     {
@@ -28,6 +29,7 @@ _FIGURES = frozenset(
         "rows_total",
         "rows_per_second",
         "busy_ratio",
+        "load",
         "state_bytes",
         "tasks_running",
     }

@@ -60,6 +60,11 @@ def _is_holder(draft: Draft) -> bool:
     return bool(draft.status.snapshots.lineage_id)
 
 
+def place_of(spec: JobSpec) -> tuple[str, str | None]:
+    """Where its lineage lies: directories of one name may be on two servers."""
+    return spec.state.checkpoint_dir.rstrip("/"), spec.state.s3.endpoint
+
+
 def moved(old: JobSpec, new: JobSpec) -> bool:
     """Whether the state lies in another directory by the new spec."""
     return old.state.checkpoint_dir.rstrip("/") != new.state.checkpoint_dir.rstrip("/")

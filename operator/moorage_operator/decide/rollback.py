@@ -8,11 +8,12 @@ a person decides, by the annotation `moorage.dev/rollback`.
 from datetime import datetime
 
 from moorage_api import JobSpec
+from moorage_api.changes import classify
 from moorage_api.status import RestorePointStatus, Trial
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import is_ready
 from moorage_operator.decide.operations import begin, clear_block
-from moorage_operator.decide.restore_point import is_by_spec
+from moorage_operator.decide.restore_point import is_by_spec, place_of
 from moorage_operator.decide.specs import give_up, policy, target
 from moorage_operator.world import Unreadable
 
@@ -27,6 +28,8 @@ def note_start(draft: Draft, revision: str, number: int, point: RestorePointStat
     operation = draft.status.operation
     if revision == done.stable_revision:
         draft.put_reconciliation(trial=None)
+    elif before == done.stable_revision and _is_autoscaled(draft, before, revision):
+        draft.put_reconciliation(stable_revision=revision, trial=None)
     elif before == done.stable_revision:
         last = draft.status.snapshots.last_checkpoint
         elsewhere = point.mode == "Empty" or (point.mode == "Path" and is_by_spec(point))
@@ -48,6 +51,16 @@ def note_start(draft: Draft, revision: str, number: int, point: RestorePointStat
         since = draft.now if resumed or done.trial.revision != revision else done.trial.since
         trial = done.trial.model_copy(update={"revision": revision, "since": since})
         draft.put_reconciliation(trial=trial)
+
+
+def _is_autoscaled(draft: Draft, before: str, revision: str) -> bool:
+    """Whether the autoscaler chose another width for the same version: none that is tried."""
+    old, new = (draft.world.revisions.get(name) for name in (before, revision))
+    known = draft.status.scaling.autoscaler
+    if old is None or new is None or known is None or known.dry_run:
+        return False
+    chosen = known.target == new.spec.scaling.parallelism
+    return chosen and classify(old.spec, new.spec).kind == "Rescale"
 
 
 def note_restored(draft: Draft) -> None:
@@ -143,7 +156,7 @@ def hindrance(draft: Draft) -> str:
             f"correct it, or go back to where that stopped by {back}"
         )
     old, new = (draft.world.revisions.get(one) for one in (done.stable_revision, trial.revision))
-    if old is not None and new is not None and _place(old.spec) != _place(new.spec):
+    if old is not None and new is not None and place_of(old.spec) != place_of(new.spec):
         return "the new version has its state in another place; correct the spec"
     return ""
 
@@ -164,10 +177,6 @@ def _late_at(trial: Trial, spec: JobSpec) -> datetime | None:
     if interval is not None:
         needed += interval.timedelta * (count + 1)
     return trial.since + max(rules.readiness_timeout.timedelta, needed)
-
-
-def _place(spec: JobSpec) -> tuple[str, str | None]:
-    return spec.state.checkpoint_dir.rstrip("/"), spec.state.s3.endpoint
 
 
 def _trial(draft: Draft) -> Trial | None:

@@ -7,6 +7,7 @@ any case.
 """
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from moorage_api.driver import CheckpointSummary, DriverState
 from moorage_api.status import ExecutorStatus, JobStatus, JobView, ScalingStatus
@@ -17,6 +18,8 @@ from moorage_operator.world import Unreadable
 
 _SHOWN_EVERY = timedelta(minutes=5)
 _FEW = 8
+AUTOSCALER_FIGURES = ("needed", "utilization", "arrival_rate", "true_rate", "lag_rows")
+"""What changes at every look."""
 
 
 def hold_back(draft: Draft) -> None:
@@ -48,7 +51,12 @@ def _without_figures(status: JobStatus) -> JobStatus:
             "state_bytes": 0,
         }
     )
-    return status.model_copy(update={"snapshots": plain, "job": job})
+    update: dict[str, Any] = {"snapshots": plain, "job": job}
+    scaler = status.scaling.autoscaler
+    if scaler is not None:
+        shown = scaler.model_copy(update=dict.fromkeys(AUTOSCALER_FIGURES))
+        update["scaling"] = status.scaling.model_copy(update={"autoscaler": shown})
+    return status.model_copy(update=update)
 
 
 def _is_news(old: JobStatus, new: JobStatus) -> bool:
@@ -165,10 +173,14 @@ def _moved(draft: Draft, report: DriverState) -> datetime | None:
 
 def _scaling(draft: Draft, report: DriverState) -> ScalingStatus:
     old = draft.status.scaling
+    known, found = old.observed_parallelism, report.parallelism
+    changed = old.changed_at if found in (0, known) or known == 0 else draft.now
     return ScalingStatus(
-        observed_parallelism=report.parallelism or old.observed_parallelism,
+        observed_parallelism=found or known,
         max_parallelism=report.max_parallelism or old.max_parallelism,
         selector=_selector(draft),
+        changed_at=changed,
+        autoscaler=old.autoscaler,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from moorage_api import API_VERSION
 from moorage_operator.ports import (
     ApiUnavailable,
     ClusterError,
@@ -51,12 +52,14 @@ class Resource:
         return "/".join(part for part in parts if part)
 
 
+_GROUP, _, _VERSION = API_VERSION.partition("/")
+
 RESOURCES: dict[Kind, Resource] = {
     "StatefulSparkJob": Resource(
-        "StatefulSparkJob", "statefulsparkjobs", "moorage.dev", "v1alpha1", status=True
+        "StatefulSparkJob", "statefulsparkjobs", _GROUP, _VERSION, status=True
     ),
     "StatefulSparkSnapshot": Resource(
-        "StatefulSparkSnapshot", "statefulsparksnapshots", "moorage.dev", "v1alpha1", status=True
+        "StatefulSparkSnapshot", "statefulsparksnapshots", _GROUP, _VERSION, status=True
     ),
     "Pod": Resource("Pod", "pods", status=True),
     "Service": Resource("Service", "services", status=True),

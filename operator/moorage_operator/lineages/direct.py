@@ -15,9 +15,11 @@ import binascii
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from moorage_operator.lineages.requests import (
@@ -181,6 +183,9 @@ class _Known:
     ended: datetime | None = None
 
 
+_Key = tuple[str, str, str, str]
+
+
 @dataclass(slots=True)
 class _Look:
     """The inspections of one directory."""
@@ -191,6 +196,10 @@ class _Look:
     # What the latest one that ended says, if it failed: it says nothing about what there is, so
     # that it does not grow old while the next one is under way
     failure: Unreadable | None = None
+
+
+_Ended = tuple[datetime, dict[_Key, _Known] | dict[_Key, _Look], _Key]
+"""When something ended, and where it is kept."""
 
 
 class DirectLineages:
@@ -230,8 +239,9 @@ class DirectLineages:
         self._threads = asyncio.Semaphore(threads)
         self._per_server = max(threads // 2, 1)
         self._lanes: dict[str, asyncio.Semaphore] = {}
-        self._known: dict[tuple[str, str, str, str], _Known] = {}
-        self._looks: dict[tuple[str, str, str, str], _Look] = {}
+        self._known: dict[_Key, _Known] = {}
+        self._looks: dict[_Key, _Look] = {}
+        self._ended: deque[_Ended] = deque()
 
     async def inspect(
         self, job: JobRefs, since: datetime | None = None
@@ -263,6 +273,7 @@ class DirectLineages:
             return _failure(request, "errand_failed", f"{error!r}", retryable=True)
         finally:
             look.ended = self._clock.now()
+            self._ended.append((look.ended, self._looks, _key(job, request.checkpoint_dir)))
             # Once the task is done: what is woken asks for its result.
             asyncio.get_running_loop().call_soon(self._answered, job)
 
@@ -275,6 +286,7 @@ class DirectLineages:
             request = request_of(job, store_task, self._cluster_id)
             answer = self._answer(job, request, self._store_task_seconds)
             known = self._known[key] = _Known(asyncio.create_task(answer))
+            known.task.add_done_callback(partial(self._end, key, known))
         return self._view(known)
 
     async def look(self, job: JobRefs, task_id: str) -> StoreTaskView | None:
@@ -295,7 +307,6 @@ class DirectLineages:
     def _view(self, known: _Known) -> StoreTaskView:
         if not known.task.done():
             return PENDING
-        known.ended = known.ended or self._clock.now()
         if known.task.cancelled():
             return StoreTaskView("Failed", {}, "errand_failed", "was cancelled", retryable=True)
         return store_task_view(known.task.result())
@@ -306,20 +317,19 @@ class DirectLineages:
             return False
         return self._clock.now() - known.ended > _AGAIN
 
+    def _end(self, key: _Key, known: _Known, _: object) -> None:
+        known.ended = self._clock.now()
+        self._ended.append((known.ended, self._known, key))
+
     def _forget_old(self) -> None:
+        """What ended long ago; in the order of ends, so that each is looked at once."""
         now = self._clock.now()
-        for known in self._known.values():
-            self._view(known)
-        self._known = {
-            key: known
-            for key, known in self._known.items()
-            if known.ended is None or now - known.ended < _KEPT
-        }
-        self._looks = {
-            key: look
-            for key, look in self._looks.items()
-            if look.ended is None or now - look.ended < _KEPT
-        }
+        while self._ended and now - self._ended[0][0] >= _KEPT:
+            _, kept, key = self._ended.popleft()
+            one = kept.get(key)
+            # It may have been begun anew since.
+            if one is not None and one.ended is not None and now - one.ended >= _KEPT:
+                del kept[key]
 
     async def _answer(self, job: JobRefs, request: StoreTaskRequest, seconds: float) -> Answer:
         """Run it in a thread; whatever goes wrong is an answer too."""
@@ -386,7 +396,7 @@ def _in_daemon(work: Callable[[], Answer]) -> "asyncio.Future[Answer]":
     return future
 
 
-def _key(job: JobRefs, what: str) -> tuple[str, str, str, str]:
+def _key(job: JobRefs, what: str) -> _Key:
     return job.meta.namespace, job.meta.name, job.meta.uid, what
 
 

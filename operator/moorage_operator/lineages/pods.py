@@ -108,11 +108,6 @@ def store_task_pod(job: JobRefs, request: StoreTaskRequest, seconds: int) -> Obj
     return merged_pod(ours, _template(spec.driver.pod_template, prepared=tried))
 
 
-def manifest_of(job: JobRefs) -> str:
-    """The manifest as a preflight is given it."""
-    return json.dumps(job_document(job.meta, job.spec))
-
-
 def _container(job: JobRefs, request: StoreTaskRequest) -> Object:
     spec = job.spec
     env = [*environment(spec), {"name": STORE_TASK_ENV, "value": encode_request(request)}]
@@ -121,7 +116,7 @@ def _container(job: JobRefs, request: StoreTaskRequest) -> Object:
         # What a driver has: it imports the job's program, and starts a Spark.
         module, memory = "moorage.preflight", f"{driver_memory(spec.driver).total}Mi"
         # The kubelet puts variables in place of $(NAME), and one $ in place of two.
-        document = manifest_of(job).replace("$", "$$")
+        document = json.dumps(job_document(job.meta, spec)).replace("$", "$$")
         env.append({"name": PREFLIGHT_JOB_ENV, "value": document})
     return {
         "name": _CONTAINER,

@@ -4,7 +4,7 @@ As long as something needs a snapshot its data must stay. Deleting the object, w
 caller's, deletes the data first: the object's finalizer stays until they are gone.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from moorage_api import JobSpec
@@ -111,7 +111,7 @@ def victims(
     snapshots: Sequence[SnapshotView],
     retain: SavepointRetention,
     now: datetime,
-    in_use: Collection[str],
+    in_use: Callable[[SnapshotView], object],
 ) -> tuple[SnapshotView, ...]:
     """Return the snapshots whose objects to delete, oldest first.
 
@@ -122,12 +122,12 @@ def victims(
     of each sort, however old.
 
     Args:
-        in_use: names of the objects that something needs.
+        in_use: whether something needs it; asked of those that would go, which are few.
     """
     found: dict[str, SnapshotView] = {}
     for alive in _kept(snapshots):
         found |= {s.meta.name: s for s in _surplus(alive, retain, now)}
-    free = (s for s in found.values() if not s.spec.pinned and s.meta.name not in in_use)
+    free = (s for s in found.values() if not s.spec.pinned and not in_use(s))
     return tuple(sorted(free, key=order))
 
 

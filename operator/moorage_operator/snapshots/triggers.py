@@ -228,8 +228,7 @@ def _surplus(
     world: JobWorld, snapshots: Sequence[SnapshotView], spec: JobSpec
 ) -> Iterator[DeleteObject]:
     job = _facts(world)
-    in_use = {s.meta.name for s in snapshots if uses(s, job)}
-    for one in victims(snapshots, spec.savepoint.retain, world.now, in_use):
+    for one in victims(snapshots, spec.savepoint.retain, world.now, lambda s: uses(s, job)):
         yield DeleteObject("StatefulSparkSnapshot", one.meta.name, one.meta.uid)
 
 

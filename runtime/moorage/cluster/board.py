@@ -15,6 +15,7 @@ from typing import Any
 
 import pyspark
 
+from moorage.cluster.load import LoadWindow
 from moorage.driver.requests import JobRequest, Requests, Stopped, StopRequest
 from moorage.driver.types import JobProgress
 from moorage.driver.views import CheckpointRecord, CheckpointView, FailureView, SavepointView
@@ -22,6 +23,7 @@ from moorage_api.driver import (
     DRIVER_FORMAT,
     CheckpointSummary,
     DriverState,
+    LoadReport,
     RequestError,
     RequestView,
     RestoredFrom,
@@ -65,6 +67,7 @@ class Board:
 
     Args:
         observe: hears of every epoch, and of every checkpoint that ended.
+        load_seconds: over how long the load is told.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Board:
         observe: Callable[[CommittedEpoch | CheckpointRecord], object] = lambda _event: None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        load_seconds: float = 900.0,
     ) -> None:
         self.attempt = attempt
         self._requests = requests
@@ -86,6 +90,7 @@ class Board:
         self._lock = threading.Lock()
         self._progress = JobProgress()
         self._recent: deque[CommittedEpoch] = deque(maxlen=_MAX_EPOCHS)
+        self._load = LoadWindow(load_seconds)
         self._running_since: datetime | None = None
         self._running_from = 0.0
         self._last_progress: datetime | None = None
@@ -105,10 +110,15 @@ class Board:
                 self._epoch_began = None
             elif not before.in_epoch:
                 self._epoch_began = self._clock(), self._wall_clock()
+            if _runs_anew(before, progress):
+                self._load.begin(self._clock())
+            if progress.lag_looks != before.lag_looks and progress.lag_rows is not None:
+                self._load.lag(self._clock(), progress.lag_rows)
             epoch: CommittedEpoch | None = None
             if progress.epochs != before.epochs:
                 epoch = CommittedEpoch(self._clock(), progress.epoch_seconds, progress.epoch_rows)
                 self._recent.append(epoch)
+                self._load.epoch(epoch.at, epoch.seconds, epoch.rows)
                 self._last_progress = self._wall_clock()
         if epoch is not None:
             self._observe(epoch)
@@ -142,6 +152,7 @@ class Board:
             rows_total=now.rows_total,
             rows_per_second=rate,
             busy_ratio=busy,
+            load=self.load(),
             state_bytes=now.state_bytes,
             parallelism=now.parallelism,
             max_parallelism=now.max_parallelism,
@@ -273,6 +284,12 @@ class Board:
         busy += min(under_way, window)
         return min(busy / window, 1.0), sum(epoch.rows for epoch in recent) / window
 
+    def load(self) -> LoadReport | None:
+        """What the stream bore lately."""
+        now, under_way = self._clock(), self.epoch_age()
+        with self._lock:
+            return self._load.report(now, under_way)
+
     # -- underneath ------------------------------------------------------------------------
 
     def _observe_ended(
@@ -309,6 +326,15 @@ class Board:
 
     def _clean(self, text: str) -> str:
         return self._redact(text)[:_MAX_TEXT]
+
+
+def _runs_anew(before: JobProgress, now: JobProgress) -> bool:
+    """Whether the stream begins to run, or has done so with other subtasks or after a rewind."""
+    if now.phase != "running":
+        return False
+    return before.phase in {"starting", "restoring", "rewinding"} or (
+        before.parallelism != now.parallelism
+    )
 
 
 def error_code(error: BaseException) -> str:

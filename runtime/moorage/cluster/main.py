@@ -157,7 +157,10 @@ class DriverProcess:
         )
         self.requests = Requests()
         self._metrics = DriverMetrics(job.name, namespace)
-        self.board = Board(attempt, self.requests, redact, observe=self._metrics)
+        window = job.spec.scaling.autoscaler.window.seconds
+        self.board = Board(
+            attempt, self.requests, redact, observe=self._metrics, load_seconds=window
+        )
         self._metrics.show(self.board)
         self._lookups = StateLookups(self._metrics)
         self._history = RunHistory(job.name)

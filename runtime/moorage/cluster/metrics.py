@@ -177,6 +177,11 @@ METRICS: tuple[Measure, ...] = (
         "Of these, rows whose event time the watermark had reached.",
     ),
     _shown(
+        "moorage_late_rows_dropped_total",
+        "progress.odd.late_dropped",
+        "Rows that windows and joins dropped because they came too late.",
+    ),
+    _shown(
         "moorage_null_key_rows_total",
         "progress.odd.null_keys",
         "Rows that operators dropped or sent to a side output because their key was null.",
@@ -207,6 +212,12 @@ METRICS: tuple[Measure, ...] = (
         "gauge",
         "The share of the last minute that was spent in epochs, with the one under way, 0 to 1.",
         read=_one(lambda b: b.rates()[0]),
+    ),
+    Measure(
+        "moorage_source_lag_rows",
+        "gauge",
+        "Rows that sources have and no epoch has taken; only of sources that say it, as Kafka's.",
+        read=_one(lambda b: b.progress.lag_rows),
     ),
     _shown("moorage_state_bytes", "progress.state_bytes", "The size of all keyed state, about."),
     _shown("moorage_parallelism", "progress.parallelism", "The number of subtasks."),

@@ -74,6 +74,10 @@ class Patience:
     look: float = 2.0
 
 
+_Copy = tuple[RangeSpec, int]
+"""A range, and the checkpoint of which a volume has a copy."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Server:
     executor: str
@@ -296,12 +300,10 @@ class ClusterServers:
         left = [owner for owner in owners if owner in ready]
         return self._spares and len(left) < len(owners) and 3 * len(left) >= 2 * len(owners)
 
-    def _copies(
-        self, ready: Sequence[LiveExecutor], checkpoint_id: int
-    ) -> dict[str, list[RangeSpec]]:
+    def _copies(self, ready: Sequence[LiveExecutor], checkpoint_id: int) -> dict[str, list[_Copy]]:
         """By executor, of which ranges its volume has a copy; one that does not say has none."""
 
-        def ask(executor: LiveExecutor) -> list[RangeSpec]:
+        def ask(executor: LiveExecutor) -> list[_Copy]:
             # The servers of an executor have one volume.
             door = self._servers[self._of[executor.id][0]].door
             try:
@@ -450,21 +452,26 @@ class ClusterServers:
 def _homes(
     groups: Sequence[KeyGroupRange],
     before: Mapping[int, str],
-    copies: Mapping[str, Sequence[RangeSpec]],
+    copies: Mapping[str, Sequence[_Copy]],
 ) -> dict[int, str]:
     """By subtask the executor whose volume has most of its key groups, of all operators together.
 
-    Left out where none has any. The one of `before` is preferred to another that has as many.
+    Only the newest copies count: a volume that comes back after long has older ones. Left out
+    where none has any. The one of `before` is preferred to another that has as many.
     """
     starts = [one.start for one in groups]
+    newest = [0 for _ in groups]
     held: list[dict[str, int]] = [{} for _ in groups]
     for executor, specs in copies.items():
-        for spec in specs:
+        for spec, copy in specs:
             there = KeyGroupRange(spec.start, spec.end)
             first = max(0, bisect_right(starts, spec.start) - 1)
             for subtask in range(first, bisect_right(starts, spec.end)):
                 common = groups[subtask].overlap(there)
-                held[subtask][executor] = held[subtask].get(executor, 0) + common
+                if common and copy > newest[subtask]:
+                    newest[subtask], held[subtask] = copy, {}
+                if copy == newest[subtask]:
+                    held[subtask][executor] = held[subtask].get(executor, 0) + common
     return {
         subtask: max(counts, key=lambda e: (counts[e], before.get(subtask) == e, e))
         for subtask, counts in enumerate(held)

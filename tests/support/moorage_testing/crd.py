@@ -31,7 +31,7 @@ class Judge:
     """One kind's definition, ready to judge its objects."""
 
     def __init__(self, crd: dict[str, Any]) -> None:
-        (version,) = crd["spec"]["versions"]
+        version = crd["spec"]["versions"][0]
         self.schema: Schema = version["schema"]["openAPIV3Schema"]
         # cel-python raises the recursion limit at the first rule: not in the midst of a test.
         for _, node in nodes(self.schema):

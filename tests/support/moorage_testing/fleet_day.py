@@ -2,7 +2,8 @@
 
 Drivers are stand-ins that keep real lineages; operator, logs and snapshots are the real code. A
 seed fixes what happens when. Fate hits jobs, nodes, the store, the API server and the operator;
-people upgrade well and badly, rescale, suspend, and take savepoints.
+people upgrade well and badly, rescale, suspend, and take savepoints. Of every third job the load
+changes, and an autoscaler follows it.
 """
 
 import random
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from moorage_operator.ports import ApiUnavailable
@@ -37,6 +39,7 @@ class Record:
         touched: when something last happened that may have it down.
         touches: how often.
         down: seconds that it did not run.
+        stepped: when its autoscaler decided last, as far as anybody looked.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Record:
     wanted: bool = True  # False while it is suspended, or a bad version of it is not taken back
     bad: bool = False
     savepoints: list[str] = field(default_factory=list)
+    stepped: datetime | None = None
 
 
 class FleetDay:
@@ -76,9 +80,13 @@ class FleetDay:
                         "preflight": int(name[-1]) % 2 == 1,
                         "rollback": {"enabled": True, "readinessTimeout": "5m"},
                     },
+                    scaling=_scaling(name),
                     snapshots={"periodic": {"interval": "6h", "retain": 2}},
                 )
             )
+
+            if _is_scaled(name):
+                self.world.drivers.habits.arrivals[name] = 1000.0
 
     async def run(self, hours: float) -> None:
         """Let time pass."""
@@ -99,7 +107,7 @@ class FleetDay:
             self._wake_up(record)
         await self.run(0.5)
         for record in self.records.values():
-            assert self._runs(record.name), self._told(record, "does not run in the end")
+            assert self.world.is_running(record.name), self._told(record, "does not run in the end")
         for name, body in self.world.snapshots().items():
             state = body.get("status", {}).get("state")
             assert state in {"Completed", "Failed", "Abandoned"}, (name, body.get("status"))
@@ -205,6 +213,13 @@ class FleetDay:
         self._touch(record)
         self.world.edit(record.name, scaling__parallelism=self.chance.randrange(1, 9))
 
+    def _load_changed(self, record: Record) -> None:
+        """The autoscaler may begin a rescale, soon or after its delay."""
+        if _is_scaled(record.name):
+            self._touch(record)
+            arrivals = self.world.drivers.habits.arrivals
+            arrivals[record.name] = self.chance.uniform(100.0, 7000.0)
+
     def _saved(self, record: Record) -> None:
         record.savepoints.append(f"s{len(record.savepoints)}")
         self.world.annotate(record.name, savepoint=record.savepoints[-1])
@@ -247,9 +262,6 @@ class FleetDay:
 
     # -- what must hold ------------------------------------------------------------------------
 
-    def _runs(self, name: str) -> bool:
-        return self.world.is_running(name)
-
     def _judge(self) -> None:
         world = self.world
         running = {
@@ -262,6 +274,8 @@ class FleetDay:
             if record.name in running or not (record.wanted or record.bad):
                 continue
             record.down += STEP
+            if _is_scaled(record.name):
+                self._note_step(record)
             # A bad version is rolled back, or a person is told why it is not.
             patience = _CALM + (_READY if record.bad else 0.0)
             long = calm and world.elapsed - record.touched > patience
@@ -271,6 +285,15 @@ class FleetDay:
             assert not long, self._told(record, "is down")
         if world.elapsed % HOUR < STEP:
             self._judge_slowly()
+
+    def _note_step(self, record: Record) -> None:
+        """What the autoscaler decides may have a job down, as an edit may."""
+        known = self.world.status(record.name).scaling.autoscaler
+        step = known.step if known is not None else None
+        if step is not None and step.at != record.stepped:
+            record.stepped = step.at
+            self.happened["autoscaled by a restart"] += 1
+            self._touch(record)
 
     def _judge_slowly(self) -> None:
         """Once an hour, since it looks at all that ever was."""
@@ -318,6 +341,30 @@ class FleetDay:
         }
 
 
+_SCALER = {
+    "enabled": True,
+    "dryRun": False,
+    "min": 1,
+    "max": 8,
+    "window": "2m",
+    "stabilizationInterval": "2m",
+    "scaleDownDelay": "10m",
+}
+
+
+def _is_scaled(name: str) -> bool:
+    return int(name[-3:]) % 3 == 0
+
+
+def _scaling(name: str) -> dict[str, Any]:
+    """Half of those with an autoscaler are changed in place."""
+    found: dict[str, Any] = {"parallelism": 2, "maxParallelism": 16}
+    if _is_scaled(name):
+        found |= {"autoscaler": _SCALER, "mode": _MODES[int(name[-3:]) % 2]}
+    return found
+
+
+_MODES = ("InPlaceParallelism", "Restart")
 _TO_A_JOB = {
     "driver_killed": 1.5,
     "driver_failed": 0.5,
@@ -327,6 +374,7 @@ _TO_A_JOB = {
     "upgraded_badly": 0.5,
     "suspended": 0.5,
     "rescaled": 2.0,
+    "load_changed": 3.0,
     "saved": 1.5,
 }
 """How often in a day."""

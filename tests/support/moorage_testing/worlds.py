@@ -19,6 +19,7 @@ from moorage_api.snapshot import SnapshotSpec, SnapshotStatus
 from moorage_api.status import JobStatus
 from moorage_operator.decide import decide_job
 from moorage_operator.decide.specs import revision_name
+from moorage_operator.objects import held_until, with_parallelism
 from moorage_operator.plan import (
     AskDriver,
     DeletePod,
@@ -114,12 +115,17 @@ class Stage:
         )
         number = self.status.attempt.number
         executors = tuple(p for p in self.executors.values() if p.attempt == number)
+        declared, held = self.spec, None
+        if declared is not None:
+            held = held_until(declared, self.status, self.revisions, self.now)
         return JobWorld(
             now=self.now,
             config=self.config,
             meta=meta,
-            spec=self.spec,
-            spec_hash=spec_hash(self.spec) if self.spec is not None else "",
+            spec=self.effective,
+            spec_hash=spec_hash(self.effective) if self.effective is not None else "",
+            declared_parallelism=declared.scaling.parallelism if declared is not None else 0,
+            parallelism_held_until=held,
             problems=self.problems,
             status=self.status,
             revisions=dict(self.revisions),
@@ -133,6 +139,13 @@ class Stage:
             operator_too_old=self.too_old,
             namespace_terminating=self.namespace_terminating,
         )
+
+    @property
+    def effective(self) -> JobSpec | None:
+        """The newest spec as passes read it."""
+        if self.spec is None:
+            return None
+        return with_parallelism(self.spec, self.status, self.revisions, self.now)
 
     def decide(self) -> Plan:
         """The decision, without carrying it out."""
@@ -341,9 +354,9 @@ class Stage:
                 self.finalizers = (self.config.finalizer,) if present else ()
                 self.gone = self.deleted_at is not None and not present
             case SaveRevision(name, number, digest):
-                assert self.spec is not None
+                assert self.effective is not None
                 assert name == revision_name("clicks", digest)
-                self.revisions.setdefault(name, Revision(name, number, digest, self.spec))
+                self.revisions.setdefault(name, Revision(name, number, digest, self.effective))
             case StartDriver():
                 self._start(effect)
             case AskDriver(body=StopBody() as body) if not self.deaf:

@@ -150,7 +150,12 @@ def test_another_kind_is_one_problem_and_not_a_hundred(problems_of):
 def test_another_version_is_named_with_the_one_to_write(problems_of):
     (problem,) = problems_of(GOOD.replace("v1alpha1", "v1"))
     assert problem.field == "apiVersion"
-    assert "moorage.dev/v1alpha1" in problem.fix
+    assert "moorage.dev/v1beta1" in problem.fix
+
+
+def test_either_version_is_taken():
+    beta = parse_manifest(GOOD.replace("v1alpha1", "v1beta1").encode(), "job.yaml")
+    assert beta.spec == parse_manifest(GOOD.encode(), "job.yaml").spec
 
 
 @pytest.mark.parametrize(
@@ -211,6 +216,12 @@ def manifest_text():
 
 def test_a_missing_file_a_directory_and_an_unreadable_file_are_told_apart(tmp_path: Path):
     with pytest.raises(ManifestError, match="does not exist; check the path"):
+        load_manifest(tmp_path / "none.yaml")
+    for number in range(7):
+        (tmp_path / f"{number}.yaml").touch()
+    (tmp_path / "job.py").touch()
+    named = "check the path; there is 0.yaml, 1.yaml, 2.yaml, 3.yaml, 4.yaml and 2 more"
+    with pytest.raises(ManifestError, match=named):
         load_manifest(tmp_path / "none.yaml")
     with pytest.raises(ManifestError, match="is a directory; name the YAML file in it"):
         load_manifest(tmp_path)

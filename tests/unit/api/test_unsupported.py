@@ -21,6 +21,7 @@ def test_fields_that_mean_nothing_without_a_cluster_are_named_if_the_manifest_gi
                 "spec.image": "registry/clicks:1",
                 "spec.executor.podTemplate": {"spec": {}},
                 "spec.upgrade": {"mode": "Stateless"},
+                "spec.scaling.autoscaler": {"enabled": True},
                 "spec.application.env": [
                     {"name": "A", "value": "1"},
                     {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
@@ -30,6 +31,7 @@ def test_fields_that_mean_nothing_without_a_cluster_are_named_if_the_manifest_gi
     )
     assert report.ignored == (
         "spec.image",
+        "spec.scaling.autoscaler",
         "spec.executor.podTemplate",
         "spec.upgrade",
         "spec.application.env[1].valueFrom",
@@ -42,7 +44,6 @@ def test_fields_that_mean_nothing_without_a_cluster_are_named_if_the_manifest_gi
     [
         ("spec.state.backend", "batch", "spec.bounded"),
         ("spec.sinks.publishWith", "commit", "spec.sinks.publishWith"),
-        ("spec.scaling.autoscaler.enabled", True, "spec.scaling.autoscaler.enabled"),
         ("spec.scaling.repartition", "Offline", "spec.scaling.repartition"),
         ("spec.savepoint.schedule", {"cron": "0 3 * * *"}, "spec.savepoint.schedule"),
         ("spec.restore", {"mode": "Snapshot", "snapshotName": "a"}, "spec.restore.mode"),

@@ -80,3 +80,32 @@ def test_what_moves_within_an_epoch_is_told_and_what_does_not_is_not(board, say)
     times.pop(0)
     say(phase="running", in_epoch=True, moves=2, tasks=4)
     assert board.state().last_move_time == AT + timedelta(minutes=2)
+
+
+def test_the_load_begins_anew_with_other_subtasks_and_after_a_rewind(board, clock, say):
+    assert board.state().load is None
+    say(phase="running", parallelism=2)
+    clock[0] += 10
+    say(phase="running", parallelism=2, epochs=1, epoch_seconds=1.0, epoch_rows=100)
+    load = board.state().load
+    assert (load.seconds, load.epochs, load.rows, load.busy_seconds) == (10.0, 1, 100, 1.0)
+    say(phase="running", parallelism=4, epochs=1)
+    clock[0] += 5
+    assert board.state().load.model_dump()["seconds"] == 5.0
+    assert board.state().load.rows == 0
+    say(phase="rewinding", parallelism=4, epochs=1)
+    say(phase="restoring", parallelism=4, epochs=1)
+    say(phase="running", parallelism=4, epochs=1)
+    assert board.state().load.seconds == 0.0
+
+
+def test_the_load_has_the_lag_at_both_ends_of_its_window(board, clock, say):
+    say(phase="running")
+    say(phase="running", lag_rows=500, lag_looks=1)
+    clock[0] += 60
+    say(phase="running", lag_rows=200, lag_looks=2)
+    load = board.state().load
+    assert (load.lag_rows_before, load.lag_rows, load.lag_seconds) == (500, 200, 60.0)
+    clock[0] += 870
+    load = board.state().load
+    assert (load.lag_rows_before, load.lag_rows, load.seconds) == (200, 200, 900.0)

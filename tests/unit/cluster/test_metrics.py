@@ -47,6 +47,8 @@ def test_every_metric_is_there_once_there_is_something_to_measure(played):
         last_checkpoint=view,
         completed_checkpoints=1,
         restore_seconds=1.5,
+        lag_rows=12,
+        lag_looks=1,
         executors=ExecutorsView(3, 2, 1),
         checkpoints=(done,),
         changelog=ChangelogView(started=2, completed=1, last_seconds=3.0, last_bytes=50),
@@ -80,10 +82,11 @@ def test_an_unknown_value_is_left_out_and_not_zero(played):
 def test_late_rows_and_rows_with_a_null_key_are_added_up_over_epochs(played):
     reporter = Reporter(lambda _progress: None)
     for epoch in (1, 2):
-        reporter.epoch(epoch, 10, 0, None, odd=OddRows(late=epoch, null_keys=10 * epoch))
+        reporter.epoch(epoch, 10, 0, None, odd=OddRows(epoch, 10 * epoch, late_dropped=4))
     played.say(odd=reporter.progress.odd)
     found = samples(played)
     assert found["moorage_late_rows_total"] == 3
+    assert found["moorage_late_rows_dropped_total"] == 8
     assert found["moorage_null_key_rows_total"] == 30
 
 

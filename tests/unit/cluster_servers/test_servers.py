@@ -15,8 +15,9 @@ from moorage.engine.range_access import ExecutorLost, ServerDoor, connect_to
 from moorage_state.deltas import encode_frame
 from moorage_state.errors import StaleLease
 from moorage_state.keygroups import range_of
-from moorage_state.server import ServerGroup, UploadLimits, UploadRequest, Version
+from moorage_state.server import RangeSpec, ServerGroup, UploadLimits, UploadRequest, Version
 from moorage_state.server.client import StateClient
+from moorage_state.server.operations import SnapshotWay
 from moorage_state.server.slots import Slot, socket_path
 from moorage_state.server.wire import AnotherServer
 
@@ -304,11 +305,14 @@ def test_one_that_leaves_without_subtasks_is_dismissed_without_a_move(cluster):
 class Fleet:
     """One operator of four key groups on the cluster's servers, a subtask for each at first."""
 
+    way: SnapshotWay = "copy"
+
     def __init__(self, cluster, store, parallelism=4, servers=None):
         servers = servers or cluster.servers
         url = f"file://{store}"
         self.fleet = RangeFleet(servers, ["counts"], parallelism, 4, url)
-        self.epoch = 0
+        self.epoch = self.built_on = 0
+        self.handles: Any = {}
 
     def write(self, value):
         self.epoch += 1
@@ -330,9 +334,10 @@ class Fleet:
         return found
 
     def checkpoint(self, checkpoint_id):
-        self.fleet.snapshot(checkpoint_id)
-        upload = self.fleet.upload(checkpoint_id, {})
+        self.fleet.snapshot(checkpoint_id, self.way, self.built_on)
+        upload = self.fleet.upload(checkpoint_id, self.handles)
         self.fleet.complete(checkpoint_id, self.epoch, upload.handles)
+        self.handles, self.built_on = upload.handles, checkpoint_id
         return upload.handles
 
 
@@ -373,12 +378,39 @@ def test_after_a_loss_only_the_lost_ranges_come_from_the_store(cluster, fleet):
     assert fleet.read() == [b"three"] * 4
 
 
+def work_late(client, lease, version, url, *, logs):
+    """An epoch and a checkpoint for a run that is over, of a number that its successor uses too."""
+    opened, limits = client.range(lease), UploadLimits()
+    spec = RangeSpec("counts", lease.start, lease.start)
+    epoch = version.epoch + 1
+    try:
+        opened.stage(epoch, "late", encode_frame([], [key_of(lease.start)], [b"late"]), 0)
+        prepared = opened.prepare(epoch, "late", version.digest, 1)
+        opened.commit(epoch, prepared.digest)
+        if logs:
+            client.persist_many(lease.run, url, [spec], limits, 1)
+        way = "log and copy" if logs else "copy"
+        opened.snapshot(epoch, Version(epoch, prepared.digest), way, version.epoch)
+        request = UploadRequest("counts", lease.start, [])
+        client.upload_many(lease.run, epoch, url, [request], limits)
+        client.notify_complete(epoch, lease.run)
+        if logs:
+            client.materialize_many(lease.run, epoch, url, [spec], limits)
+    except StaleLease:
+        return "refused"
+    return "done for nobody"
+
+
+@pytest.mark.parametrize("way", ["copy", "log"])
 def test_a_server_that_was_stopped_through_a_recovery_changes_nothing_when_it_goes_on(
-    cluster, fleet, tmp_path
+    cluster, fleet, tmp_path, way
 ):
+    fleet.way, logs = way, way == "log"
     fleet.fleet.open("f1r0", 0, {}, 0)
+    fleet.write(b"none")
+    fleet.checkpoint(1)
     fleet.write(b"one")
-    handles = fleet.checkpoint(1)
+    handles = fleet.checkpoint(2)
     old = {leased.lease: leased for leased in fleet.fleet.leased("counts")}
     with ExitStack() as stack:
         doors = {
@@ -391,37 +423,28 @@ def test_a_server_that_was_stopped_through_a_recovery_changes_nothing_when_it_go
             cluster.add("2", wanted=False)
             with pytest.raises(ExecutorLost):
                 fleet.fleet.recover()
-            results = fleet.fleet.open("f1r1", 1, handles, 1)
+            results = fleet.fleet.open("f1r1", 2, handles, 2, builds=logs)
             assert sorted(result.source for result in results) == ["live", "live", "store", "store"]
-            fleet.epoch = 1
             fleet.write(b"two")
-            newest = fleet.checkpoint(2)
+            newest = fleet.checkpoint(3)
         finally:
             os.kill(pid, signal.SIGCONT)
-        answers = []
-        for lease, one in old.items():
-            opened = doors[lease].range(lease)
-            frame = encode_frame([], [key_of(lease.start)], [b"late"])
-            try:
-                opened.stage(2, "late", frame, 0)
-                prepared = opened.prepare(2, "late", one.version.digest, 1)
-                opened.commit(2, prepared.digest)
-                opened.snapshot(9, Version(2, prepared.digest))
-                request = UploadRequest("counts", lease.start, [])
-                url = f"file://{tmp_path}/store"
-                doors[lease].upload_many("f1r0", 9, url, [request], UploadLimits())
-                doors[lease].notify_complete(9, "f1r0")
-                answers.append("done for nobody")
-            except StaleLease:
-                answers.append("refused")
+        stored = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+        before = {path: path.read_bytes() for path in stored}
+        url = f"file://{tmp_path}/store"
+        answers = [
+            work_late(doors[lease], lease, one.version, url, logs=logs)
+            for lease, one in old.items()
+        ]
         assert sorted(answers) == ["done for nobody"] * 2 + ["refused"] * 2
+        assert all(path.read_bytes() == data for path, data in before.items())
     assert fleet.read() == [b"two"] * 4
     fleet.write(b"three")
     assert fleet.read() == [b"three"] * 4
     # What was stopped is back with its volume, and has the older state of its ranges.
     cluster.pool.pods["1"] = zombie
     cluster.pool.pods.pop("2").end()
-    fleet.fleet.open("f1r2", 2, newest, 2)
+    fleet.fleet.open("f1r2", 3, newest, 3, builds=logs)
     assert fleet.read() == [b"two"] * 4
 
 
@@ -464,16 +487,24 @@ def test_a_volume_that_comes_back_with_another_executor_has_its_ranges_again(
     assert fleet.read() == [b"one"] * 4
 
 
+@pytest.mark.parametrize("way", ["copy", "log"])
 def test_another_driver_finds_volumes_though_executors_have_other_names(
-    cluster, fleet, checkpointed, tmp_path
+    cluster, fleet, tmp_path, way
 ):
+    fleet.way = way
+    fleet.fleet.open("f1r0", 0, {}, 0)
+    fleet.write(b"none")
+    fleet.checkpoint(1)
+    fleet.write(b"one")
+    handles = fleet.checkpoint(2)
+    fleet.write(b"two")
     fleet.fleet.close()
     one, two = cluster.pool.pods["0"], cluster.pool.pods["1"]
     cluster.pool.pods = {"0": two, "1": one}
     servers = cluster.new_servers()
     later = Fleet(cluster, tmp_path / "store", servers=servers)
     try:
-        results = later.fleet.open("f2r0", 1, checkpointed, 1)
+        results = later.fleet.open("f2r0", 2, handles, 2, builds=way == "log")
         assert [result.source for result in results] == ["local"] * 4
         assert later.read() == [b"one"] * 4
     finally:

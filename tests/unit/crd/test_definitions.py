@@ -9,6 +9,7 @@ import pytest
 import yaml
 from moorage_testing.crd import nodes, structural_faults
 
+from moorage_api import API_VERSION
 from moorage_api.crds import JOB_CRD_NAME, SNAPSHOT_CRD_NAME, job_crd, snapshot_crd
 from moorage_api.manifest import parse_manifest
 from moorage_api.status import JobStatus
@@ -78,7 +79,7 @@ def test_conditions_are_a_map_by_their_type(crd):
 
 
 def test_every_path_that_the_definition_names_is_a_field(crd):
-    (version,) = crd["spec"]["versions"]
+    version = crd["spec"]["versions"][0]
     known = {path for path, _ in nodes(schema_of(crd))}
     named = [f["jsonPath"] for f in version["selectableFields"]]
     named += list(version["subresources"].get("scale", {}).values())
@@ -90,6 +91,17 @@ def test_every_path_that_the_definition_names_is_a_field(crd):
 
 def test_a_definition_is_small_enough_for_kubectl_apply(crd):
     assert len(json.dumps(crd, separators=(",", ":"))) < 200_000
+
+
+def test_all_versions_are_alike_and_the_operator_asks_for_the_stored_one(crd):
+    """What has no conversion may differ in nothing; definitions of a release before know it."""
+    versions = crd["spec"]["versions"]
+    assert crd["spec"]["conversion"] == {"strategy": "None"}
+    assert [v["name"] for v in versions] == ["v1beta1", "v1alpha1"]
+    assert [v["name"] for v in versions if v["storage"]] == [API_VERSION.partition("/")[2]]
+    assert all(v["served"] for v in versions)
+    different = {"name": "", "storage": False}
+    assert versions[0] | different == versions[1] | different
 
 
 @pytest.mark.parametrize("name", CRDS)

@@ -13,6 +13,7 @@ REFUSED = {
     "spec.scaling.parallelism": {"spec.scaling": {"parallelism": 9, "maxParallelism": 8}},
     "spec.scaling.autoscaler.min": {"spec.scaling.autoscaler": {"min": 5, "max": 4}},
     "spec.scaling.autoscaler.max": {"spec.scaling.autoscaler": {"enabled": True, "max": 200}},
+    "spec.scaling.floor": {"spec.scaling.floor": 200},
     "spec.state.savepointDir": {"spec.state.savepointDir": None},
     "spec.checkpoint.cron": {"spec.checkpoint": {"interval": "60s", "cron": "@daily"}},
     "spec.restore.snapshotName": {"spec.restore.mode": "Snapshot"},

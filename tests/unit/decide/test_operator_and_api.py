@@ -347,9 +347,17 @@ def test_a_pod_monitor_is_asked_for_while_it_is_wanted_and_removed_after():
     ("asked", "field"),
     [
         (
-            {"scaling": {"parallelism": 2, "maxParallelism": 16, "autoscaler": {"max": 8}}},
-            "spec.scaling.autoscaler",
-        ),
+            {
+                "scaling": {
+                    "parallelism": 2,
+                    "maxParallelism": 16,
+                    "autoscaler": {"enabled": True, "dryRun": False, "max": 8},
+                    wrong: value,
+                }
+            },
+            f"spec.scaling.{wrong}",
+        )
+        for wrong, value in (("floor", 2), ("cooldown", "1m"))
     ],
 )
 def test_what_a_spec_asks_for_in_vain_is_said_once_and_stops_nothing(asked, field):

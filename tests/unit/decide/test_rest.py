@@ -12,7 +12,9 @@ from moorage_testing.worlds import Stage, checkpoint, job_spec
 
 import moorage_operator.decide
 from moorage_api.driver import DriverState
+from moorage_operator.decide import decide_job
 from moorage_operator.decide.rest import rest_of
+from moorage_operator.decide.view import only_figures
 from moorage_operator.snapshots.naming import TRIGGER_LABEL
 from moorage_operator.world import ContainerEnd, PodView, Unreadable
 
@@ -266,3 +268,30 @@ def test_no_decision_compares_the_time_but_by_what_says_until_when_it_stands():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Compare):
                 assert "draft.now" not in ast.unparse(node), f"{path.name}:{node.lineno}"
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+@given(jobs(), STEPS)
+def test_once_figures_are_written_the_same_is_decided(stage, steps):
+    for kind, seconds in steps:
+        step(stage, kind, seconds)
+        world, plan = stage.world(), stage.decide()
+        if plan.status != world.status and only_figures(world.status, plan.status):
+            written = replace(world, status=plan.status)
+            again = decide_job(written)
+            assert (again.status, again.effects) == (plan.status, plan.effects)
+            assert rest_of(written, again) == rest_of(written, plan)
+        stage.settle()
+
+
+def test_a_checkpoint_that_is_news_changes_figures_alone():
+    stage = stable()
+    complete(stage, 600)
+    world, plan = stage.world(), stage.decide()
+    assert plan.status != world.status
+    assert only_figures(world.status, plan.status)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -584,3 +585,38 @@ async def test_scenario_15_gigabytes_are_moved_by_a_pod_whoever_may_open_the_sto
     found = await chosen.look(job, "u-copy-1")
     assert found is not None
     assert found.state == "Pending"
+
+
+async def test_what_one_job_asks_for_costs_the_same_beside_a_thousand(direct):
+    spec = state("s3://moorage/many", credentialsSecretRef={"name": "missing"})
+    jobs = [refs(uid=f"uid-{number}", state=spec) for number in range(2000)]
+
+    async def cost(some):
+        begun = time.process_time()
+        for job in some:
+            await direct.inspect(job)
+        return (time.process_time() - begun) / len(some)
+
+    few = min([await cost(jobs[:20]) for _ in range(20)])
+    await cost(jobs)
+    many = min([await cost(jobs[:20]) for _ in range(20)])
+    assert many <= 5 * few
+
+
+async def test_an_answer_is_forgotten_ten_minutes_after_it_came_and_not_when_it_was_asked_anew(
+    direct, clock
+):
+    spec = state("s3://moorage/many", credentialsSecretRef={"name": "missing"})
+    job, other = refs(state=spec), refs(uid="other", state=spec)
+    assert await answered(direct, job, VERIFY)
+    for _ in range(2):
+        assert await found(direct, job)
+        await asyncio.sleep(0.05)
+        clock.advance(310.0)
+    await direct.inspect(other)
+    assert await direct.look(job, VERIFY.id) is None
+    assert await direct.inspect(job) is not None
+    await asyncio.sleep(0.05)
+    clock.advance(700.0)
+    await direct.inspect(other)
+    assert await direct.inspect(job) is None

@@ -12,7 +12,7 @@ from aiohttp import web
 from moorage_testing.tls import NAME, authority, mount
 
 from moorage_api.driver import StopBody
-from moorage_operator.endpoint import HttpDrivers
+from moorage_operator.endpoint import HttpDrivers, _context
 from moorage_operator.ports import (
     DriverTarget,
     EndpointRefused,
@@ -244,3 +244,11 @@ async def test_an_answer_that_trickles_is_cut_off(client, driver):
 async def test_nobody_there_is_no_answer(client):
     with pytest.raises(EndpointUnreachable):
         await client.state(DriverTarget("127.0.0.1", 1, "t"))
+
+
+def test_asking_drivers_of_many_authorities_in_turn_reads_each_certificate_once():
+    text, before = authority(), _context.cache_info().misses
+    for _ in range(2):
+        for number in range(400):
+            _context(text + "\n" * number)
+    assert _context.cache_info().misses - before <= 400

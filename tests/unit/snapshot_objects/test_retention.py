@@ -20,17 +20,21 @@ def periodic(day, state="Completed", trigger="Periodic", **spec):
     return snapshot(f"clicks-p{day}", status=status, trigger=trigger, age=day * 86400.0, **spec)
 
 
+def of(*in_use):
+    return lambda one: one.meta.name in in_use
+
+
 def names(found):
     return [one.meta.name for one in found]
 
 
 def test_the_newest_stay_and_the_older_go():
-    found = victims([periodic(day) for day in range(5)], retention(), NOW, ())
+    found = victims([periodic(day) for day in range(5)], retention(), NOW, of())
     assert names(found) == ["clicks-p4", "clicks-p3", "clicks-p2"]
 
 
 def test_what_is_too_old_goes_although_there_are_few_but_never_the_newest():
-    found = victims([periodic(8), periodic(9)], retention(10), NOW, ())
+    found = victims([periodic(8), periodic(9)], retention(10), NOW, of())
     assert names(found) == ["clicks-p9"]
 
 
@@ -45,20 +49,20 @@ def test_scenario_19_what_is_needed_under_way_or_a_persons_never_goes():
         periodic(26),
         replace(periodic(27), meta=replace(periodic(27).meta, deleted_at=NOW)),
     ]
-    assert victims([periodic(0), *kept], retention(1), NOW, {"clicks-p26"}) == ()
+    assert victims([periodic(0), *kept], retention(1), NOW, of("clicks-p26")) == ()
 
 
 def test_upgrades_leave_as_many_and_are_counted_apart():
     upgrades = [periodic(day, trigger="Upgrade") for day in range(4)]
     failed = [periodic(day, state="Failed", trigger="Upgrade") for day in range(10, 13)]
     scheduled = [periodic(day) for day in range(20, 22)]
-    found = victims([*upgrades, *failed, *scheduled], retention(2, "720h"), NOW, {"clicks-p3"})
+    found = victims([*upgrades, *failed, *scheduled], retention(2, "720h"), NOW, of("clicks-p3"))
     assert names(found) == ["clicks-p12", "clicks-p2"]
 
 
 def test_those_that_came_to_nothing_do_not_pile_up():
     failed = [periodic(day, state="Failed") for day in range(4)]
-    assert names(victims(failed, retention(3), NOW, ())) == ["clicks-p3"]
+    assert names(victims(failed, retention(3), NOW, of())) == ["clicks-p3"]
 
 
 SNAPSHOTS = st.lists(
@@ -77,14 +81,14 @@ SNAPSHOTS = st.lists(
 @given(SNAPSHOTS, st.integers(1, 5), st.sampled_from(["24h", "240h"]), st.data())
 def test_retention_keeps_its_promises_whatever_there_is(snapshots, count, age, data):
     in_use = data.draw(st.sets(st.sampled_from([s.meta.name for s in snapshots] or ["none"])))
-    found = victims(snapshots, retention(count, age), NOW, in_use)
+    found = victims(snapshots, retention(count, age), NOW, of(*in_use))
     for one in found:
         assert one.meta.labels["moorage.dev/trigger"] in ("Periodic", "Upgrade")
         assert one.status.state in ("Completed", "Failed")
         assert not one.spec.pinned
         assert one.meta.name not in in_use
     left = [s for s in snapshots if s not in found]
-    assert victims(left, retention(count, age), NOW, in_use) == ()
+    assert victims(left, retention(count, age), NOW, of(*in_use)) == ()
     for trigger in ("Periodic", "Upgrade"):
         same = [s for s in snapshots if s.meta.labels["moorage.dev/trigger"] == trigger]
         completed = [s for s in same if s.status.state == "Completed"]

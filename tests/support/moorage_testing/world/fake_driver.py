@@ -18,6 +18,7 @@ from moorage_api.driver import (
     CheckpointBody,
     DriverEnd,
     DriverState,
+    LoadReport,
     RequestError,
     RequestView,
     RescaleBody,
@@ -58,6 +59,7 @@ class FakeDriver(LineageKeeper):
     stopping: StopBody | None = None
     term_at: datetime | None = None
     parallelism: int = 0
+    parallel_since: datetime | None = None
     executors: int = 0
     executors_ready: int = 0
     cut_off: bool = False
@@ -80,6 +82,7 @@ class FakeDriver(LineageKeeper):
             epoch=self.epoch,
             parallelism=self.parallelism if self.running_since else 0,
             max_parallelism=self.manifest["spec"]["scaling"].get("maxParallelism", 128),
+            load=self._borne(),
             executors_desired=self.executors,
             executors_ready=self.executors_ready,
             last_progress_time=self.last_epoch_at,
@@ -91,6 +94,24 @@ class FakeDriver(LineageKeeper):
             consecutive_failed_checkpoints=self.failed_in_a_row,
             storage_error=self.storage_error,
             requests=tuple(asked.view for asked in self.asked.values()),
+        )
+
+    def _borne(self) -> LoadReport | None:
+        """Of a load that has been the same since the number of subtasks changed."""
+        arrival = self.habits.arrivals.get(self.manifest["metadata"]["name"])
+        if arrival is None or self.parallel_since is None or self.last_epoch_at is None:
+            return None
+        seconds = (self.last_epoch_at - self.parallel_since).total_seconds()
+        capacity = self.parallelism * self.habits.each
+        done, waits = min(arrival, capacity), max(arrival - capacity, 0.0)
+        return LoadReport(
+            seconds=min(seconds, 900.0),
+            epochs=int(min(seconds, 900.0)),
+            rows=round(done * min(seconds, 900.0)),
+            busy_seconds=min(seconds, 900.0) * done / capacity,
+            lag_rows=round(waits * seconds),
+            lag_rows_before=0,
+            lag_seconds=seconds,
         )
 
     # -- life ----------------------------------------------------------------------------------
@@ -143,7 +164,7 @@ class FakeDriver(LineageKeeper):
 
     def _begin(self, now: datetime) -> None:
         self.phase = "running"
-        self.running_since = self.last_epoch_at = now
+        self.running_since = self.last_epoch_at = self.parallel_since = now
         self.parallelism = self.manifest["spec"]["scaling"]["parallelism"]
         self.executors = self.executors_ready = (
             self.manifest["spec"].get("executor", {}).get("instances") or 1
@@ -230,7 +251,8 @@ class FakeDriver(LineageKeeper):
         if self._checkpoint(now) is None:
             return False
         self.executors_ready = self.executors
-        self.parallelism = body.parallelism or self.parallelism
+        if body.parallelism not in (None, self.parallelism):
+            self.parallelism, self.parallel_since = body.parallelism or 1, now
         return True
 
     def _failed(self, exit_code: int, code: str, message: str) -> None:

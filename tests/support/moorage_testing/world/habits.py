@@ -1,6 +1,6 @@
 """How the drivers of a world behave, and what is known of their starts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Habits", "Restored"]
 
@@ -25,6 +25,8 @@ class Habits:
         preflight_fails: how preflights end: a sentence, empty if well.
         preflight_refused: why the API server makes no pod for a preflight.
         preflight_breaks: pods of preflights end without an answer.
+        arrivals: rows per second that come, by job; drivers of other jobs say nothing of a load.
+        each: rows per second that a subtask does.
     """
 
     boot: float = 4.0
@@ -42,6 +44,8 @@ class Habits:
     preflight_fails: str = ""
     preflight_refused: str = ""
     preflight_breaks: bool = False
+    arrivals: dict[str, float] = field(default_factory=dict)
+    each: float = 1000.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,198 @@
+"""The autoscaler of a running job: what `capacity` says of its load, into the status. Pure.
+
+It writes how many subtasks there are to be to `.status`, never to the spec, and begins nothing: the
+newest spec is read with that number from the next pass on, and what follows is a rescale as of any
+edit, in place or by a restart as `scaling.mode` says.
+"""
+
+import math
+from datetime import timedelta
+
+from moorage_api import JobSpec
+from moorage_api.driver import DriverState
+from moorage_api.sizing import empty_dir_size
+from moorage_api.status import AutoscalerStatus, ScaleStep
+from moorage_operator.decide.capacity import Load, Memory, Rules, Step, Verdict, judge
+from moorage_operator.decide.draft import Draft, later
+from moorage_operator.decide.specs import newest_name
+from moorage_operator.world import Unreadable
+
+_PAUSE_IN_PLACE = 10.0
+_PAUSE_BY_RESTART = 120.0
+"""Seconds that a stream stands still for other subtasks, about."""
+_FULL = 0.8
+"""Of a volume: beyond that the kubelet may evict."""
+_HINDERED = {
+    "NoRoom": "executors find no room in the cluster",
+    "Ineffective": "the last step up brought next to nothing: something else is the bottleneck",
+    "AtLimit": "more subtasks are needed than the bounds allow; raise autoscaler.max",
+    "EpochsTooSmall": "epochs cost more than their rows, however many subtasks there are; raise "
+    "epoch.maxRecordsPerEpoch",
+}
+
+
+def autoscale(draft: Draft) -> None:
+    """Decide how many subtasks a job is to have that runs and of which nothing else is wanted."""
+    spec, report, scaling = draft.world.spec, draft.report, draft.status.scaling
+    if spec is None or not spec.scaling.autoscaler.enabled:
+        if scaling.autoscaler is not None and spec is not None:
+            _put(draft, None)
+        return
+    draft.wake(draft.config.resync)
+    known = scaling.autoscaler
+    if known is None or known.declared != draft.world.declared_parallelism:
+        known = AutoscalerStatus(declared=draft.world.declared_parallelism)
+        _put(draft, known)
+    # A version that may yet be rolled back, or a spec that is not followed, is left as it is.
+    calm = draft.attempt.stable_since is not None and newest_name(draft) == draft.attempt.revision
+    if not calm or report is None or report.load is None or report.phase != "running":
+        return
+    if report.parallelism != spec.scaling.parallelism:
+        return
+    verdict = judge(
+        _rules(spec, report), _load(report), _memory(draft, known), draft.now, _room(draft, spec)
+    )
+    _follow(draft, known, verdict, report)
+
+
+def _follow(draft: Draft, known: AutoscalerStatus, verdict: Verdict, report: DriverState) -> None:
+    memory, width = verdict.memory, report.parallelism
+    spec, step = draft.world.spec, verdict.memory.step
+    dry = spec is not None and spec.scaling.autoscaler.dry_run
+    changes: dict[str, object] = {}
+    if verdict.width != width:
+        changes = {
+            "target": verdict.width,
+            "dry_run": dry,
+            "message": _sentence(verdict, report),
+        }
+        _tell(draft, known, verdict, report, dry=dry)
+        draft.wake(draft.config.busy_resync)
+    elif verdict.reason in _HINDERED:
+        since = step.at if step is not None else draft.attempt.stable_since
+        key = f"{draft.meta.uid}-{verdict.reason}-{since}"
+        text = f"{width} subtasks stay, {verdict.needed} are needed: {_HINDERED[verdict.reason]}"
+        draft.tell("Warning", "AutoscalerHindered", text, key)
+    changes |= {
+        "reason": verdict.reason,
+        "step": ScaleStep(before=step.before, after=step.after, at=step.at, rate=step.rate)
+        if step is not None
+        else None,
+        "low_since": memory.low_since,
+        "low_most": memory.low_most,
+        "no_room_until": memory.no_room_until,
+        "needed": verdict.needed,
+        "utilization": f"{verdict.utilization:.2f}",
+        "arrival_rate": f"{verdict.arrival:.1f}",
+        "true_rate": "" if math.isinf(verdict.rate) else f"{verdict.rate:.1f}",
+        "lag_rows": report.load.lag_rows if report.load is not None else None,
+    }
+    _put(draft, known.model_copy(update=changes))
+
+
+def _tell(
+    draft: Draft, known: AutoscalerStatus, verdict: Verdict, report: DriverState, *, dry: bool
+) -> None:
+    before = known.step.at if known.step is not None else ""
+    key = f"{draft.meta.uid}-{report.parallelism}-{verdict.width}-{before}"
+    text = _sentence(verdict, report)
+    if not dry:
+        draft.tell("Normal", "AutoscalerDecided", text, key)
+    elif (known.target, known.dry_run) != (verdict.width, True):
+        draft.tell("Normal", "AutoscalerAdvised", f"{text}; dryRun: nothing is done", key)
+
+
+_WHY = {
+    "ScaleUp": "more arrives than they can do at the wanted utilization",
+    "ScaleDown": "fewer have been enough for scaleDownDelay",
+    "OutOfBounds": "autoscaler.min and autoscaler.max, or room for the state on volumes, say so",
+    "NoRoom": "the executors for more find no room",
+}
+
+
+def _sentence(verdict: Verdict, report: DriverState) -> str:
+    load = report.load
+    waiting = f", {load.lag_rows:,} rows wait" if load is not None and load.lag_rows else ""
+    return (
+        f"{report.parallelism} to {verdict.width} subtasks: {_WHY[verdict.reason]}; "
+        f"{verdict.arrival:,.0f} rows/s arrive, utilization {verdict.utilization:.2f}{waiting}"
+    )
+
+
+def _put(draft: Draft, known: AutoscalerStatus | None) -> None:
+    draft.put(scaling=draft.status.scaling.model_copy(update={"autoscaler": known}))
+
+
+def _rules(spec: JobSpec, report: DriverState) -> Rules:
+    scaler = spec.scaling.autoscaler
+    in_place = spec.scaling.mode == "InPlaceParallelism"
+    return Rules(
+        least=min(max(scaler.min, _for_state(spec, report)), scaler.max),
+        most=scaler.max,
+        key_groups=spec.scaling.max_parallelism,
+        target=float(scaler.target_utilization),
+        boundary=float(scaler.utilization_boundary),
+        window=scaler.window.seconds,
+        cooldown=scaler.stabilization_interval.seconds,
+        down_delay=scaler.scale_down_delay.seconds,
+        catch_up=scaler.catch_up_duration.seconds,
+        backlog=scaler.backlog_lag.seconds,
+        up_factor=scaler.scale_up_max_factor,
+        down_factor=float(scaler.scale_down_max_factor),
+        pause=_PAUSE_IN_PLACE if in_place else _PAUSE_BY_RESTART,
+        epoch_rows=spec.epoch.max_records_per_epoch,
+    )
+
+
+def _for_state(spec: JobSpec, report: DriverState) -> int:
+    """The fewest subtasks whose executors have room for the state on their volumes."""
+    local, executor = spec.state.local, spec.executor
+    if executor.instances is not None or local.type != "EmptyDir":
+        return 1
+    size = _FULL * float(empty_dir_size(local).value)
+    executors = math.ceil(report.state_bytes / size)
+    return (executors - 1) * executor.cores + 1 if executors > 1 else 1
+
+
+def _load(report: DriverState) -> Load:
+    load = report.load
+    if load is None:
+        raise LookupError("the driver says nothing of its load")
+    growth = 0.0
+    if load.lag_rows is not None and load.lag_rows_before is not None and load.lag_seconds > 0:
+        growth = (load.lag_rows - load.lag_rows_before) / load.lag_seconds
+    return Load(
+        width=report.parallelism,
+        seconds=load.seconds,
+        rows=load.rows,
+        epochs=load.epochs,
+        busy=load.busy_seconds,
+        fixed=load.fixed_seconds,
+        lag=load.lag_rows,
+        lag_growth=growth,
+    )
+
+
+def _memory(draft: Draft, known: AutoscalerStatus) -> Memory:
+    step = known.step
+    return Memory(
+        changed_at=later(draft.status.scaling.changed_at, step.at if step is not None else None),
+        step=Step(step.before, step.after, step.at, step.rate) if step is not None else None,
+        low_since=known.low_since,
+        low_most=known.low_most,
+        no_room_until=known.no_room_until,
+    )
+
+
+def _room(draft: Draft, spec: JobSpec) -> int:
+    """Subtasks that the executors can run which are there, while others find no room; else 0."""
+    pods, report = draft.world.executors, draft.report
+    if isinstance(pods, Unreadable) or report is None or spec.executor.instances is not None:
+        return 0
+    patience = max(spec.scaling.autoscaler.stabilization_interval.seconds, 60.0)
+    for pod in pods:
+        since = pod.created_at
+        waits = pod.phase == "Pending" and pod.unschedulable and since is not None
+        if waits and since is not None and draft.reached(since + timedelta(seconds=patience)):
+            return max(report.executors_ready, 1) * spec.executor.cores
+    return 0
