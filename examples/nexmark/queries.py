@@ -229,7 +229,7 @@ class Hottest(ProcessWindowFunction):
 def q5(env: StreamEnvironment) -> None:
     """Hot items."""
     sliding = read(env, "bids").key_by("auction").window(Sliding("10s", "2s"))
-    ends = sliding.aggregate(uid="bids-of-auctions", bids=count()).with_event_time("window_end")
+    ends = sliding.aggregate(uid="bids-of-auctions", bids=count())
     together = ends.key_by("window_end").window(Tumbling("2s"))
     output = "window_end timestamp, auction long, bids long"
     write(env, together.process(Hottest(), uid="hottest", output=output))

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from moorage.driver.lookup_requests import MOST_BYTES, MOST_KEYS, LookupRequest
 from moorage_state.errors import MoorageError, Retryable, UserError
+from moorage_state.formats import read_json
 
 _PAUSE_SECONDS = 0.25
 _AGAIN = (429, 503)
@@ -210,7 +211,7 @@ class _Endpoint:
             ) from error
         if reply.status != http.HTTPStatus.OK:
             raise _refusal(reply.status, data)
-        answer: dict[str, Any] = json.loads(data)
+        answer: dict[str, Any] = read_json(data)
         return answer
 
     def close(self) -> None:
@@ -265,7 +266,7 @@ def read_token(file: Path) -> str:
 
 def _refusal(status: int, data: bytes) -> MoorageError:
     try:
-        text = str(json.loads(data)["error"]["message"])
+        text = str(read_json(data)["error"]["message"])
     except (ValueError, KeyError, TypeError):
         text = f"the endpoint answers otherwise than a driver does: status={status}"
     if status in _AGAIN:

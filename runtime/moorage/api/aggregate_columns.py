@@ -207,10 +207,26 @@ class AggregateColumns:
         parts = self._aggregates.parts
         return pa.struct([(p.name, arrow_type(parse_type(p.ddl))) for p in parts])
 
-    def rows(self, kept: Sequence[tuple[Any, ...]]) -> pa.Array:
-        """The state's column, of what was kept one by one."""
-        names = [part.name for part in self._aggregates.parts]
-        return pa.array([dict(zip(names, one, strict=True)) for one in kept], self.type)
+    def folded(
+        self, kept: Sequence[Column], places: NDArray[np.int64], starts: NDArray[np.int64]
+    ) -> list[Column]:
+        """Groups of what was kept as one each.
+
+        Args:
+            places: positions in what was kept, group after group.
+            starts: where each group begins.
+        """
+        together = self.picked(kept, places)
+        return [
+            lane.reduced(part, starts) for lane, part in zip(self._lanes, together, strict=True)
+        ]
+
+    def appended(self, one: Sequence[Column], other: Sequence[Column]) -> list[Column]:
+        """Groups, and after them others."""
+        return [
+            Column(np.concatenate([a.values, b.values]), np.concatenate([a.valid, b.valid]))
+            for a, b in zip(one, other, strict=True)
+        ]
 
     def picked(self, kept: Sequence[Column], which: NDArray[Any]) -> list[Column]:
         """Some groups, by their positions or a mask."""

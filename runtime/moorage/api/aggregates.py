@@ -115,6 +115,11 @@ class Aggregates(AggregateFunction):
     results: tuple[tuple[str, str, tuple[int, ...]], ...]
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the stream, those that any of them is of."""
+        return tuple({part.column: None for part in self.parts if part.column})
+
+    @property
     def ddl(self) -> str:
         """The type of what is kept."""
         return f"struct<{','.join(f'{part.name}:{part.ddl}' for part in self.parts)}>"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from moorage.api.declarations import require_instance
 from moorage.api.functions import (
     KeyedProcessFunction,
     OutputTag,
@@ -158,12 +159,7 @@ class BroadcastConnectedStream:
         Raises:
             UserError: it is no `KeyedBroadcastProcessFunction`; or see `KeyedStream.process`.
         """
-        given: Any = function
-        if not isinstance(given, KeyedBroadcastProcessFunction):
-            raise UserError(
-                f"a connected stream takes an instance of a KeyedBroadcastProcessFunction: "
-                f"uid={uid} got={type(function).__name__}"
-            )
+        require_instance("a connected stream takes", KeyedBroadcastProcessFunction, uid, function)
         return self._keyed.process(function, uid=uid, output=output, **options)
 
 

@@ -13,11 +13,12 @@ from moorage.api.broadcast import (
     KeyedBroadcastProcessFunction,
     broadcast_input,
 )
-from moorage.api.declarations import check_readable
+from moorage.api.declarations import check_readable, require_instance
 from moorage.api.functions import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag
 from moorage.api.graph import KeyedInput
 from moorage.api.interval_join import IntervalJoin
 from moorage.api.temporal_join import TemporalJoin
+from moorage.api.vectorized import KeyedBatchFunction
 from moorage.api.window_join import CoGroupedStreams, JoinedStreams
 from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
@@ -55,12 +56,7 @@ class ConnectedStreams:
         Raises:
             UserError: it is no `KeyedCoProcessFunction`; or see `KeyedStream.process`.
         """
-        given: Any = function
-        if not isinstance(given, KeyedCoProcessFunction):
-            raise UserError(
-                f"connected streams take an instance of a KeyedCoProcessFunction: "
-                f"uid={uid} got={type(function).__name__}"
-            )
+        require_instance("connected streams take", KeyedCoProcessFunction, uid, function)
         odd: dict[str, Any] = {"null_key": null_key, "bad_time": bad_time}
         for argument, choice in odd.items():
             if isinstance(choice, OutputTag):
@@ -182,11 +178,7 @@ class Connecting:
 
 def check_function(uid: str, function: Any, keyed: "KeyedStream") -> None:
     """Refuse what is no function for these streams."""
-    if not isinstance(function, KeyedProcessFunction):
-        raise UserError(
-            f"process takes an instance of a KeyedProcessFunction: uid={uid} "
-            f"got={type(function).__name__}"
-        )
+    require_instance("process takes", KeyedProcessFunction, uid, function)
     if isinstance(function, KeyedBroadcastProcessFunction) and keyed.broadcast is None:
         raise UserError(
             f"a KeyedBroadcastProcessFunction needs a broadcast stream: uid={uid}; call "
@@ -197,6 +189,13 @@ def check_function(uid: str, function: Any, keyed: "KeyedStream") -> None:
             f"a KeyedCoProcessFunction needs two keyed streams: uid={uid}; call "
             f"connect(other.key_by(...)) before process"
         )
+    if isinstance(function, KeyedBatchFunction):
+        unknown = sorted({*(function.reads or ())} - {*keyed.stream.schema.names})
+        if unknown:
+            raise UserError(
+                f"a function reads columns that its stream has not: uid={uid} reads={unknown} "
+                f"columns={keyed.stream.schema.names}"
+            )
 
 
 def _keyed(stream: Any) -> "KeyedStream":

@@ -122,6 +122,18 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return made
 
 
+def require_instance(takes: str, wanted: type, uid: str, given: Any) -> None:
+    """Refuse what is no instance of the class that a call takes, such as the class itself.
+
+    Args:
+        takes: who takes it, with the verb.
+    """
+    if not isinstance(given, wanted):
+        raise UserError(
+            f"{takes} an instance of a {wanted.__name__}: uid={uid} got={type(given).__name__}"
+        )
+
+
 def _unreadable(uid: str, ddl: str, why: str = "") -> UserError:
     return UserError(
         f"cannot read the operator's output columns; write DDL such as 'user string, n long': "

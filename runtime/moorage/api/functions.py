@@ -264,7 +264,11 @@ class KeyedProcessFunction:
             called once, without state, for what is dear to make (a model, a client), and
             `open_epoch` at the start of each epoch of any subtask that the worker runs. What it
             keeps must change no output: a worker may end at any time, and a row may come to any.
+        late_rows_dropped: how many rows the instance has dropped because they came too late: a
+            function that drops some adds them, and a metric tells.
     """
+
+    late_rows_dropped: int = 0
 
     has_timers: ClassVar[bool] = False
     """Whether it handles timers; only then may it set some."""

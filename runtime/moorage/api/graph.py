@@ -14,6 +14,7 @@ from moorage.api.broadcast import BroadcastStream
 from moorage.api.declarations import SideOutput
 from moorage.api.functions import KeyedProcessFunction, OutputTag
 from moorage.api.sinks import Sink
+from moorage.api.vectorized import KeyedBatchFunction
 from moorage_state.errors import UserError
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class Feed:
         """The column of event time; None where none is declared."""
         return (self.branch or self.keyed.stream).event_time
 
+    @property
+    def event_time_shift_ms(self) -> int:
+        """What is added to it."""
+        return 0 if self.branch else self.keyed.stream.event_time_shift_ms
+
 
 @dataclass(slots=True, eq=False)
 class OperatorNode:
@@ -93,6 +99,18 @@ class OperatorNode:
     side_outputs: tuple[SideOutput, ...] = ()
     bad_time: str | OutputTag = "fail"
     second: KeyedInput | None = None
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """The columns of its stream that it has a use for; None: all."""
+        function = self.function
+        reads = function.reads if isinstance(function, KeyedBatchFunction) else None
+        # What goes aside goes as it came.
+        aside = any(isinstance(way, OutputTag) for way in (self.null_key, self.bad_time))
+        if reads is None or aside:
+            return None
+        counted = (branch.per for branch in self.upstream.branches)
+        return frozenset({*reads, *self.key_columns, *counted})
 
     @property
     def keyed_inputs(self) -> tuple[KeyedInput, ...]:

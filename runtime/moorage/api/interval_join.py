@@ -9,14 +9,21 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moorage.api.declarations import parse_duration
+from moorage.api.declarations import parse_duration, require_instance
 from moorage.api.functions import (
     KeyedCoProcessFunction,
     OutputTag,
     ProcessContext,
     RuntimeContext,
 )
-from moorage.api.join_functions import PAIR_TIMES, SIDES, SelectedColumns, ddl_of, select_columns
+from moorage.api.join_functions import (
+    PAIR_TIMES,
+    SIDES,
+    SelectedColumns,
+    Unfinished,
+    ddl_of,
+    select_columns,
+)
 from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keyed import MapState
@@ -166,6 +173,8 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
         if at <= service.current_watermark():
             if (tag := self._late[side]) is not None:
                 yield tag, tuple(row)
+            else:
+                self.late_rows_dropped += 1
             return
         self._turn_of(ctx.key)
         self._rows[side].add(at, row)
@@ -189,8 +198,10 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
             rows.remove(timestamp - max(upper, 0))
 
 
-class IntervalJoin:
+class IntervalJoin(Unfinished):
     """Two keyed streams, waiting to be told how far apart rows may be."""
+
+    call_first = '.between("-5m", "1h")'
 
     def __init__(self, streams: "ConnectedStreams") -> None:
         self._streams = streams
@@ -262,12 +273,7 @@ class IntervalJoined:
         Raises:
             UserError: it is no `ProcessJoinFunction`; or see `ConnectedStreams.process`.
         """
-        given: Any = function
-        if not isinstance(given, ProcessJoinFunction):
-            raise UserError(
-                f"an interval join takes an instance of a ProcessJoinFunction: uid={uid} "
-                f"got={type(function).__name__}"
-            )
+        require_instance("an interval join takes", ProcessJoinFunction, uid, function)
         schemas = [keyed.stream.schema for keyed in self._streams.inputs]
         rows = [schema.simpleString() for schema in schemas]
         sides = list(side_outputs)
@@ -288,7 +294,7 @@ class IntervalJoined:
             uid: the operator's stable name.
             null_key, bad_time: see `ConnectedStreams.process`.
             named: for each column of the result one of a side: ``user="left.id"``; or "pair.time",
-                the later event time of both, by which the result is never late.
+                the later event time of both, which is that of the result then.
 
         Raises:
             UserError: a column is not there; or see `ConnectedStreams.process`.
@@ -296,7 +302,8 @@ class IntervalJoined:
         schemas = [keyed.stream.schema for keyed in self._streams.inputs]
         output, columns = select_columns(uid, named, schemas, PAIR_TIMES)
         function = _Select(columns)
-        return self.process(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)
+        made = self.process(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)
+        return made.timed_by({given: name for name, given in named.items()}.get("pair.time"))
 
 
 def _signed(text: str) -> int:

@@ -135,6 +135,7 @@ class Running(KeyedBatchFunction):
         self._ddl = aggregates.ddl
         self._key_columns = key_columns
         self._columns = AggregateColumns(aggregates)
+        self.reads = aggregates.columns
 
     def open(self, ctx: RuntimeContext) -> None:
         """Get the state: what is kept, as of a window."""

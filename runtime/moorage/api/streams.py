@@ -74,6 +74,9 @@ class DataStream:
 
     Attributes:
         side_output: name of the operator's side output that it is; None for the main output.
+        event_time: of an operator's output, the column of event time.
+        event_time_shift_ms: what is added to it.
+        window_start: of windows' results, the column that holds when their windows began.
     """
 
     def __init__(
@@ -85,6 +88,8 @@ class DataStream:
         operator: OperatorNode | None = None,
         event_time: str | None = None,
         side_output: str | None = None,
+        event_time_shift_ms: int = 0,
+        window_start: str | None = None,
     ) -> None:
         self.env = env
         self.schema = schema
@@ -92,6 +97,8 @@ class DataStream:
         self.operator = operator
         self.event_time = event_time
         self.side_output = side_output
+        self.event_time_shift_ms = event_time_shift_ms
+        self.window_start = window_start
 
     def transform(self, function: Transform) -> "DataStream":
         """Apply stateless Spark code (`DataFrame -> DataFrame`): select, where, joins with tables.
@@ -142,10 +149,16 @@ class DataStream:
                 `idle_after` is for each of them. None: the input is as far as its newest row.
 
         Raises:
-            UserError: for a column that is not there or of no such type, or an `idle_after` of
-                nothing.
+            UserError: for a column that is not there or of no such type, an `idle_after` of
+                nothing, or the start of windows that have ended.
         """
         check_event_time(self.schema, column)
+        if column == self.window_start and self.operator is not None:
+            raise UserError(
+                f"when a window's result comes, the watermark is past its start, so windows would "
+                f"drop it as late: operator={self.operator.uid} column={column}; leave "
+                f"with_event_time out: its time is the last millisecond of its window"
+            )
         delay = parse_duration(max_delay)
         idle = self._idle_limit(idle_after)
         if self.operator is not None and delay:
@@ -171,6 +184,25 @@ class DataStream:
             operator=self.operator,
             event_time=column,
             side_output=self.side_output,
+        )
+
+    def timed_by(
+        self, column: str | None, *, shift_ms: int = 0, window_start: str | None = None
+    ) -> "DataStream":
+        """An operator's output whose event time is known without being declared.
+
+        Args:
+            column: what it lies in; None where it is not known.
+            shift_ms: what is added to it.
+            window_start: see above.
+        """
+        return DataStream(
+            self.env,
+            schema=self.schema,
+            operator=self.operator,
+            event_time=column,
+            event_time_shift_ms=shift_ms,
+            window_start=window_start,
         )
 
     def get_side_output(self, tag: OutputTag) -> "DataStream":

@@ -8,6 +8,7 @@ it has the latest one at once. Called by job files through `KeyedStream.temporal
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from moorage.api.declarations import require_instance
 from moorage.api.functions import (
     KeyedCoProcessFunction,
     OutputTag,
@@ -107,6 +108,8 @@ class VersionedJoin(KeyedCoProcessFunction):
         if at <= service.current_watermark():
             if self._late is not None:
                 yield self._late, tuple(row)
+            else:
+                self.late_rows_dropped += 1
             return
         self._rows.put(at, [*self._rows.get(at, ()), row])
         service.register_event_time_timer(at)
@@ -179,12 +182,7 @@ class TemporalJoin:
         Raises:
             UserError: it is no `JoinFunction`; or see `ConnectedStreams.process`.
         """
-        given: Any = function
-        if not isinstance(given, JoinFunction):
-            raise UserError(
-                f"a temporal join takes an instance of a JoinFunction: uid={uid} "
-                f"got={type(function).__name__}"
-            )
+        require_instance("a temporal join takes", JoinFunction, uid, function)
         row, version = (schema.simpleString() for schema in self._schemas)
         outer, late = self._outer, self._late
         sides = list(side_outputs)

@@ -22,8 +22,8 @@ Positions: TypeAlias = "NDArray[np.int64] | Sequence[int]"
 
 
 class _States(Protocol):
-    def get(self, state: Any) -> pa.Array: ...
-    def put(self, state: Any, column: Any) -> None: ...
+    def get(self, state: Any, of: "Positions | None" = None) -> pa.Array: ...
+    def put(self, state: Any, column: Any, of: "Positions | None" = None) -> None: ...
     def get_at(self, state: Any, of: Positions, namespaces: Sequence[Positions]) -> pa.Array: ...
     def put_at(
         self, state: Any, of: Positions, namespaces: Sequence[Positions], column: Any
@@ -32,10 +32,10 @@ class _States(Protocol):
 
 class _Timers(Protocol):
     def register(
-        self, positions: Iterable[int], times: Iterable[int], domain: TimeDomain, now_ms: int
+        self, positions: Sequence[int], times: Sequence[int], domain: TimeDomain, now_ms: int
     ) -> None: ...
     def delete(
-        self, positions: Iterable[int], times: Iterable[int], domain: TimeDomain
+        self, positions: Sequence[int], times: Sequence[int], domain: TimeDomain
     ) -> None: ...
 
 
@@ -147,24 +147,35 @@ class BatchContext:
         """
         self._states.put_at(state, key_index, namespaces, column)
 
-    def get_values(self, state: ValueState) -> pa.Array:
+    def get_values(self, state: ValueState, key_index: "Positions | None" = None) -> pa.Array:
         """The values of a state as a column, one for each key, null where there is none.
+
+        Args:
+            state: what `RuntimeContext.get_state` gave.
+            key_index: the positions of the keys; None: all.
 
         Raises:
             UserError: it is no value state of this function, or one with a time to live.
         """
-        return self._states.get(state)
+        return self._states.get(state, key_index)
 
-    def put_values(self, state: ValueState, column: Any) -> None:
+    def put_values(
+        self, state: ValueState, column: Any, key_index: "Positions | None" = None
+    ) -> None:
         """Set a state for all keys of the chunk: an Arrow array of one value for each key.
 
         Null clears. A narrower type is widened; a struct may be given by some of its fields.
+
+        Args:
+            state: what `RuntimeContext.get_state` gave.
+            column: the values.
+            key_index: the positions of the keys, each once; None: all.
 
         Raises:
             StateTypeError: the column is not of the state's type.
             UserError: it has another length; or see `get_values`.
         """
-        self._states.put(state, column)
+        self._states.put(state, column, key_index)
 
     def output(self, tag: OutputTag, table: pa.Table | pa.RecordBatch) -> None:
         """Send rows to a side output; the same as yielding ``tag, table``.
@@ -189,7 +200,13 @@ class KeyedBatchFunction(KeyedProcessFunction):
     defined, timers can be set; time stands still within an epoch.
 
     It must be deterministic, as a `KeyedProcessFunction` must be.
+
+    Attributes:
+        reads: the columns of the stream that `process_batch` gets, beside those of the key: others
+            are not read from the source where it can leave them out; None: all.
     """
+
+    reads: tuple[str, ...] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """See `KeyedProcessFunction`."""

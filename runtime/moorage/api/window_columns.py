@@ -1,11 +1,11 @@
 """The window operator by whole columns: aggregates of windows that end by time, or are counted.
 
 Does what `window_operator` does one row at a time, over the same state, for the usual cases:
-`Tumbling`, `Sliding` and `Count` with their own triggers. Rows that come when their window is over
-and not gone give a result each, which is left to the way of one row at a time.
+`Tumbling`, `Sliding`, `Session` and `Count` with their own triggers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,20 +15,36 @@ from numpy.typing import NDArray
 from moorage.api.aggregate_columns import AggregateColumns, Column
 from moorage.api.functions import OutputTag, RuntimeContext
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction
-from moorage.api.window_operator import CONTENTS, COUNTED, NAMESPACE, Aggregated
+from moorage.api.window_operator import (
+    CONTENTS,
+    COUNTED,
+    NAMESPACE,
+    WINDOW_SET,
+    WINDOWS,
+    Aggregated,
+)
 from moorage.api.windows import (
     GLOBAL_WINDOW,
     LAST_TIME,
+    MIN_TIME,
     AtEnd,
     Count,
     EachCount,
+    Session,
     Sliding,
+    TimeWindow,
     Windowing,
     beyond,
 )
-from moorage_state.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor
+from moorage_state.columnar.arrow import arrow_type
+from moorage_state.descriptors import (
+    AggregatingStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
 from moorage_state.errors import UserError
 from moorage_state.keyed import TimeDomain
+from moorage_state.types import parse_type
 
 _Numbers = NDArray[np.int64]
 _PAIRS = 1 << 19
@@ -43,33 +59,66 @@ def by_column(
     assigner, trigger = windows.assigner, windows.trigger
     if isinstance(assigner, Sliding) and type(trigger) is AtEnd:
         return TimeWindows(windows, contents, key_columns)
+    if isinstance(assigner, Session) and type(trigger) is AtEnd:
+        return SessionWindows(windows, contents, key_columns)
     if isinstance(assigner, Count) and isinstance(trigger, EachCount) and trigger.purge:
         return CountWindows(trigger.count, contents, key_columns)
     return None
 
 
 class _Columns(KeyedBatchFunction):
-    """What both have in common.
+    """What they have in common.
 
     Attributes:
         contents: handle of what is kept of windows.
     """
 
-    def __init__(self, contents: Aggregated, key_columns: tuple[str, ...]) -> None:
+    def __init__(
+        self, contents: Aggregated, key_columns: tuple[str, ...], late: OutputTag | None = None
+    ) -> None:
         self._key_columns = key_columns
         self._aggregates = contents.aggregates
         self._columns = AggregateColumns(contents.aggregates)
+        # Late rows go aside as they came.
+        self.reads = contents.aggregates.columns if late is None else None
 
     def open(self, ctx: RuntimeContext) -> None:
         """Get the state."""
         descriptor = AggregatingStateDescriptor(CONTENTS, self._aggregates.ddl, self._aggregates)
         self.contents = ctx.get_namespaced_state(descriptor, NAMESPACE)
 
+    def times(self, table: pa.RecordBatch, ctx: BatchContext, *, by_event: bool) -> _Numbers:
+        """When each row counts."""
+        if not by_event:
+            return np.full(table.num_rows, ctx.current_processing_time(), np.int64)
+        if ctx.timestamps is None or ctx.timestamps.null_count:
+            raise UserError(
+                "a row without event time has no window: declare with_event_time for every input "
+                "of a union, or take time='processing'"
+            )
+        times: _Numbers = ctx.timestamps.to_numpy()
+        for time_ms in (int(times.min()), int(times.max())):
+            if not -LAST_TIME <= time_ms <= LAST_TIME:
+                raise beyond(time_ms)
+        return times
+
     def table(self, keys: pa.Array, index: _Numbers, columns: dict[str, pa.Array]) -> pa.Table:
         """Rows of keys and what there is beside them."""
         mine = keys.take(pa.array(index))
         parts = [mine] if len(self._key_columns) == 1 else mine.flatten()
         return pa.table({**dict(zip(self._key_columns, parts, strict=True)), **columns})
+
+    def timed(
+        self,
+        keys: pa.Array,
+        index: _Numbers,
+        starts: _Numbers,
+        ends: _Numbers,
+        kept: Sequence[Column],
+    ) -> pa.Table:
+        """Results of windows."""
+        times = {"window_start": _instants(starts), "window_end": _instants(ends)}
+        return self.table(keys, index, times | self._columns.results(kept))
 
 
 class _Pairs(NamedTuple):
@@ -107,7 +156,7 @@ class TimeWindows(_Columns):
     def __init__(
         self, windows: Windowing, contents: Aggregated, key_columns: tuple[str, ...]
     ) -> None:
-        super().__init__(contents, key_columns)
+        super().__init__(contents, key_columns, windows.late)
         assigner: Any = windows.assigner
         self._size, self._slide = assigner.size_ms, assigner.slide_ms
         self._offset, self._domain = assigner.offset_ms, assigner.domain
@@ -119,7 +168,7 @@ class TimeWindows(_Columns):
         self, keys: pa.Array, table: pa.RecordBatch, ctx: BatchContext
     ) -> Iterator[Any]:
         """Add rows to their windows; results of those that are over."""
-        times = self._times(table, ctx)
+        times = self.times(table, ctx, by_event=self._by_event)
         if self._by_event:
             yield from self._sorted_out(table, times, ctx)
         # A row in very many windows comes so many times.
@@ -145,7 +194,7 @@ class TimeWindows(_Columns):
         if self._lateness and len(pairs.keys):
             over = pairs.starts + (self._size - 1) <= ctx.current_watermark()
             if over.any():
-                yield self._one_by_one(keys, table, pairs.where(over), ctx)
+                yield self._add_late(keys, table, pairs.where(over), ctx)
                 pairs = pairs.where(~over)
         self._add(table, pairs, ctx)
 
@@ -159,7 +208,8 @@ class TimeWindows(_Columns):
             if column.null_count < len(column):
                 there = np.asarray(column.is_valid())
                 kept = self._columns.stored(column.filter(pa.array(there)))
-                yield self._results(keys, index[there], starts[there], kept)
+                started = starts[there]
+                yield self.timed(keys, index[there], started, started + self._size, kept)
             if not self._lateness:
                 self._clear(index, starts, ctx)
         if self._lateness:
@@ -175,20 +225,6 @@ class TimeWindows(_Columns):
         nothing = pa.nulls(len(index), self._columns.type)
         ends = starts + self._size
         ctx.put_namespaced_values(self.contents, index, starts, ends, column=nothing)
-
-    def _times(self, table: pa.RecordBatch, ctx: BatchContext) -> _Numbers:
-        if not self._by_event:
-            return np.full(table.num_rows, ctx.current_processing_time(), np.int64)
-        if ctx.timestamps is None or ctx.timestamps.null_count:
-            raise UserError(
-                "a row without event time has no window: declare with_event_time for every input "
-                "of a union, or take time='processing'"
-            )
-        times: _Numbers = ctx.timestamps.to_numpy()
-        for time_ms in (int(times.min()), int(times.max())):
-            if not -LAST_TIME <= time_ms <= LAST_TIME:
-                raise beyond(time_ms)
-        return times
 
     def _assigned(self, key_index: _Numbers, times: _Numbers) -> _Pairs:
         last = times - (times - self._offset) % self._slide
@@ -213,14 +249,16 @@ class TimeWindows(_Columns):
     ) -> Iterator[tuple[OutputTag, pa.RecordBatch]]:
         """Rows all of whose windows are gone: the last one of a row is the last to go."""
         watermark = ctx.current_watermark()
-        if self._late is None or not len(times) or times.min() + self._lateness > watermark:
+        if not len(times) or times.min() + self._lateness > watermark:
             return
         last = times - (times - self._offset) % self._slide
         late = (last + (self._size - 1 + self._lateness) <= watermark) | (
             last + self._size <= times
         )
         late &= times + self._lateness <= watermark
-        if late.any():
+        if self._late is None:
+            self.late_rows_dropped += int(late.sum())
+        elif late.any():
             yield self._late, table.filter(pa.array(late))
 
     def _add(self, table: pa.RecordBatch, pairs: _Pairs, ctx: BatchContext) -> None:
@@ -246,44 +284,280 @@ class TimeWindows(_Columns):
         if self._lateness:
             ctx.register_timers(index, ends + self._lateness, self._domain)
 
-    def _one_by_one(
+    def _add_late(
         self, keys: pa.Array, table: pa.RecordBatch, pairs: _Pairs, ctx: BatchContext
     ) -> pa.Table:
         """Add late rows that still count, with a result after each."""
-        add, rows = self._aggregates.add, pairs.rows
-        taken = table if rows is None else table.take(pa.array(rows))
-        values = list(zip(*(column.to_pylist() for column in taken.columns), strict=True))
-        firsts = pairs.firsts()
+        firsts, count = pairs.firsts(), len(pairs.keys)
         index, starts = pairs.keys[firsts], pairs.starts[firsts]
         ends = starts + self._size
         stored = ctx.get_namespaced_values(self.contents, index, starts, ends)
-        after: list[Any] = []
-        last: list[Any] = []
-        for kept, first, after_last in zip(
-            stored.to_pylist(), firsts, [*firsts[1:], len(values)], strict=True
-        ):
-            so_far = self._aggregates.create_accumulator()
-            if kept is not None:
-                so_far = tuple(kept.values())
-            for row in values[first:after_last]:
-                so_far = add(row, so_far)
-                after.append(so_far)
-            last.append(so_far)
-        ctx.put_namespaced_values(
-            self.contents, index, starts, ends, column=self._columns.rows(last)
-        )
+        each = self._columns.of_rows(table, pairs.rows, np.arange(count))
+        before = self._columns.spread(self._columns.stored(stored), firsts, count)
+        lengths = np.diff(firsts, append=count)
+        nth = np.arange(count) - np.repeat(firsts, lengths)
+        after = self._columns.running(self._columns.merged(before, each), nth)
+        column = self._columns.column(self._columns.picked(after, firsts + lengths - 1))
+        ctx.put_namespaced_values(self.contents, index, starts, ends, column=column)
         new = np.asarray(stored.is_null())
         gone = ends[new] - 1 + self._lateness
         ctx.register_timers(index[new], gone, self._domain)
-        kept_after = self._columns.stored(self._columns.rows(after))
-        return self._results(keys, pairs.keys, pairs.starts, kept_after)
+        return self.timed(keys, pairs.keys, pairs.starts, pairs.starts + self._size, after)
 
-    def _results(
-        self, keys: pa.Array, index: _Numbers, starts: _Numbers, kept: list[Column]
-    ) -> pa.Table:
-        times = {"window_start": starts, "window_end": starts + self._size}
-        columns = {name: _instants(column) for name, column in times.items()}
-        return self.table(keys, index, columns | self._columns.results(kept))
+
+class _Session(NamedTuple):
+    """A session of a key while rows are added.
+
+    Attributes:
+        home: the window under which it is stored.
+        parts: what it is made of: positions of groups of new rows; less than zero what is stored.
+    """
+
+    home: TimeWindow
+    parts: tuple[int, ...]
+
+
+_Place = tuple[int, TimeWindow]
+"""The position of a key, and a window of it."""
+
+
+class _Sessions:
+    """The sessions of a chunk's keys, while rows are added to them.
+
+    Attributes:
+        stored: those that were there; the first one is the part -1.
+        gone: those of them that went on in others.
+        fired: what is made of sessions that are over and got a row: key, window, parts.
+    """
+
+    def __init__(self, sets: Iterable[Any], gap_over: Callable[[int], bool]) -> None:
+        self._over = gap_over
+        self.stored: list[_Place] = []
+        self.gone: list[_Place] = []
+        self.fired: list[tuple[int, TimeWindow, tuple[int, ...]]] = []
+        self.before: dict[int, list[TimeWindow]] = {}
+        self.known: list[dict[TimeWindow, _Session]] = []
+        for index, windows in enumerate(map(_window_set, sets)):
+            mine: dict[TimeWindow, _Session] = {}
+            for window, home in windows.items():
+                self.stored.append((index, home))
+                mine[window] = _Session(home, (-len(self.stored),))
+            self.known.append(mine)
+
+    def add(self, index: int, window: TimeWindow, part: int, *, late: bool, lost: bool) -> bool:
+        """Add rows that share a session, which may join others; False: it is gone already.
+
+        Args:
+            late: it is one row that came when a session of it alone would be over.
+            lost: and gone.
+        """
+        known = self.known[index]
+        met = sorted(w for w in known if w.start <= window.end and window.start <= w.end)
+        if not met and lost:
+            return False
+        self.before.setdefault(index, list(known))
+        whole, session = window, _Session(window, (part,))
+        if met:
+            joined = [known.pop(one) for one in met]
+            whole = TimeWindow(
+                min(window.start, met[0].start), max(window.end, *(w.end for w in met))
+            )
+            parts = tuple(p for one in joined for p in one.parts)
+            session = _Session(joined[0].home, (*parts, part))
+            self.gone += [(index, one.home) for one in joined[1:] if one.parts[0] < 0]
+        known[whole] = session
+        if late and self._over(whole.end - 1):
+            self.fired.append((index, whole, session.parts))
+        return True
+
+    def changed(self) -> Iterator[tuple[int, TimeWindow, _Session]]:
+        """Those that have new rows, or joined others."""
+        for index in self.before:
+            for window, session in self.known[index].items():
+                if session.parts[-1] >= 0:
+                    yield index, window, session
+
+
+class SessionWindows(_Columns):
+    """Aggregates of windows that end when for some time no row came."""
+
+    def __init__(
+        self, windows: Windowing, contents: Aggregated, key_columns: tuple[str, ...]
+    ) -> None:
+        super().__init__(contents, key_columns, windows.late)
+        assigner: Any = windows.assigner
+        self._gap, self._domain = assigner.gap_ms, assigner.domain
+        self._by_event = assigner.domain is TimeDomain.EVENT_TIME
+        self._lateness = windows.lateness_ms if self._by_event else 0
+        self._late: OutputTag | None = windows.late
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Get the states."""
+        super().open(ctx)
+        self._set = ctx.get_state(ValueStateDescriptor(WINDOWS, WINDOW_SET))
+
+    def process_batch(
+        self, keys: pa.Array, table: pa.RecordBatch, ctx: BatchContext
+    ) -> Iterator[Any]:
+        """Add rows to their sessions; results of those that are over and got another row."""
+        times, index = self.times(table, ctx, by_event=self._by_event), ctx.key_index
+        watermark = ctx.current_watermark()
+        late = np.full(len(times), self._by_event) & (times + (self._gap - 1) <= watermark)
+        # Rows that come one after the other in one session are one group; late ones go alone, as
+        # each of them may be dropped, or give a result.
+        new = np.ones(len(times), bool)
+        new[1:] = (index[1:] != index[:-1]) | late[1:] | late[:-1]
+        new[1:] |= (times[1:] > times[:-1] + self._gap) | (times[1:] < times[:-1])
+        firsts = np.flatnonzero(new)
+        lasts = np.append(firsts[1:], len(times)) - 1
+        sessions = _Sessions(ctx.get_values(self._set).to_pylist(), lambda at: at <= watermark)
+        dropped: list[int] = []
+        groups = zip(
+            index[firsts].tolist(),
+            times[firsts].tolist(),
+            (times[lasts] + self._gap).tolist(),
+            late[firsts].tolist(),
+            strict=True,
+        )
+        for part, (key, start, end, is_late) in enumerate(groups):
+            lost = is_late and end - 1 + self._lateness <= watermark
+            window = TimeWindow(start, end)
+            if not sessions.add(key, window, part, late=is_late, lost=lost):
+                dropped.append(int(firsts[part]))
+        if dropped and self._late is not None:
+            yield self._late, table.take(pa.array(dropped))
+        elif dropped:
+            self.late_rows_dropped += len(dropped)
+        yield from self._stored(keys, table, firsts, sessions, ctx)
+        self._keep_sets(sessions.before, sessions.known, ctx)
+        self._set_timers(sessions, watermark, ctx)
+
+    def _stored(
+        self,
+        keys: pa.Array,
+        table: pa.RecordBatch,
+        firsts: _Numbers,
+        sessions: _Sessions,
+        ctx: BatchContext,
+    ) -> Iterator[pa.Table]:
+        """Store what sessions have now; results of those that fired."""
+        changed, fired = list(sessions.changed()), sessions.fired
+        if not changed:
+            return
+        made = [*(one.parts for _, _, one in changed), *(parts for _, _, parts in fired)]
+        lengths = np.fromiter(map(len, made), np.int64, len(made))
+        parts = np.fromiter(chain.from_iterable(made), np.int64, int(lengths.sum()))
+        used = np.unique(-1 - parts[parts < 0])
+        kept = self._columns.of_rows(table, None, firsts)
+        if len(used):
+            wanted = _cells([sessions.stored[at] for at in used.tolist()])
+            stored = self._columns.stored(ctx.get_namespaced_values(self.contents, *wanted))
+            kept = self._columns.appended(kept, stored)
+        # What is stored lies behind the new groups, in the order of `used`.
+        places = np.where(parts < 0, len(firsts) + np.searchsorted(used, -1 - parts), parts)
+        folded = self._columns.folded(kept, places, np.cumsum(lengths) - lengths)
+        if sessions.gone:
+            self._put_cells(sessions.gone, pa.nulls(len(sessions.gone), self._columns.type), ctx)
+        mine = self._columns.picked(folded, np.arange(len(changed)))
+        homes = [(index, one.home) for index, _, one in changed]
+        self._put_cells(homes, self._columns.column(mine), ctx)
+        if fired:
+            index, starts, ends = _cells([(index, window) for index, window, _ in fired])
+            late = self._columns.picked(folded, np.arange(len(changed), len(made)))
+            yield self.timed(keys, index, starts, ends, late)
+
+    def _set_timers(self, sessions: _Sessions, watermark: int, ctx: BatchContext) -> None:
+        """Set timers of new windows; those of windows that became others go."""
+        set_at: list[tuple[int, int]] = []
+        deleted: list[tuple[int, int]] = []
+        for index, before in sessions.before.items():
+            known = sessions.known[index]
+            needed = {at for window in known for at in self._times_of(window)}
+            old = {at for window in before for at in self._times_of(window)}
+            deleted += [(index, at) for at in sorted(old - needed)]
+            # Of one that got a late row only its end as such is still to come.
+            over = watermark if self._by_event else MIN_TIME
+            set_at += [(index, at) for at in sorted(needed - old) if at > over]
+        if deleted:
+            ctx.delete_timers(*_columns_of(deleted), self._domain)
+        if set_at:
+            ctx.register_timers(*_columns_of(set_at), self._domain)
+
+    def _times_of(self, window: TimeWindow) -> tuple[int, ...]:
+        """When it ends, and when it is gone."""
+        return window.end - 1, window.end - 1 + self._lateness
+
+    def on_timers(self, keys: pa.Array, timers: DueTimers, ctx: BatchContext) -> Iterator[Any]:
+        """Results of sessions that end; those that are gone are forgotten."""
+        if timers.domain is not self._domain:
+            return
+        positions = np.unique(timers.key_index)
+        sets = ctx.get_values(self._set, positions).to_pylist()
+        known = dict(zip(positions.tolist(), map(_window_set, sets), strict=True))
+        ended: list[tuple[int, TimeWindow, TimeWindow]] = []
+        gone: list[_Place] = []
+        changed: dict[int, Any] = {}
+        for key, at in zip(timers.key_index.tolist(), timers.times.tolist(), strict=True):
+            for window, home in sorted(known[key].items()):
+                end, over = self._times_of(window)
+                if at == end:
+                    ended.append((key, window, home))
+                if at == over:
+                    gone.append((key, home))
+                    changed[key] = known[key]
+                    del known[key][window]
+        if ended:
+            homes = _cells([(key, home) for key, _, home in ended])
+            column = ctx.get_namespaced_values(self.contents, *homes)
+            there = np.asarray(column.is_valid())
+            index, starts, ends = _cells([(key, window) for key, window, _ in ended])
+            kept = self._columns.stored(column.filter(pa.array(there)))
+            yield self.timed(keys, index[there], starts[there], ends[there], kept)
+        if gone:
+            self._put_cells(gone, pa.nulls(len(gone), self._columns.type), ctx)
+            column = _set_column([changed[key] for key in sorted(changed)])
+            ctx.put_values(self._set, column, sorted(changed))
+
+    def _keep_sets(
+        self, changed: Iterable[int], known: Sequence[dict[TimeWindow, _Session]], ctx: BatchContext
+    ) -> None:
+        index = sorted(changed)
+        if index:
+            sets = [{window: one.home for window, one in known[at].items()} for at in index]
+            ctx.put_values(self._set, _set_column(sets), index)
+
+    def _put_cells(self, places: Sequence[_Place], column: pa.Array, ctx: BatchContext) -> None:
+        ctx.put_namespaced_values(self.contents, *_cells(places), column=column)
+
+
+def _window_set(stored: Any) -> dict[TimeWindow, TimeWindow]:
+    """Windows, earliest first, each with the one under which it is stored."""
+    found = {}
+    for one in stored or ():
+        start, end, state_start, state_end = one.values()
+        found[TimeWindow(start, end)] = TimeWindow(state_start, state_end)
+    return found
+
+
+def _set_column(sets: Sequence[Mapping[TimeWindow, TimeWindow]]) -> pa.Array:
+    """The other way round; null where there is none."""
+    names = ("start", "end", "state_start", "state_end")
+    rows = [
+        [dict(zip(names, (*window, *mine[window]), strict=True)) for window in sorted(mine)] or None
+        for mine in sets
+    ]
+    return pa.array(rows, arrow_type(parse_type(WINDOW_SET)))
+
+
+def _columns_of(pairs: Sequence[tuple[int, int]]) -> tuple[_Numbers, _Numbers]:
+    columns = np.array(pairs, np.int64)
+    return columns[:, 0], columns[:, 1]
+
+
+def _cells(places: Sequence[_Place]) -> tuple[_Numbers, _Numbers, _Numbers]:
+    """Positions of keys, starts and ends."""
+    flat = np.array([(index, *window) for index, window in places], np.int64).reshape(-1, 3)
+    return flat[:, 0], flat[:, 1], flat[:, 2]
 
 
 class CountWindows(_Columns):

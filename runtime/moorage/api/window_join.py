@@ -8,12 +8,14 @@ What Flink's `CoGroupedStreams` and `JoinedStreams` do: rows of both go into the
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from moorage.api.declarations import require_instance
 from moorage.api.functions import KeyedCoProcessFunction, ProcessContext, RuntimeContext
 from moorage.api.join_functions import (
     SIDES,
     WINDOW_TIMES,
     CoGroupFunction,
     JoinFunction,
+    Unfinished,
     select_columns,
 )
 from moorage.api.window_operator import Collected, WindowOperator
@@ -81,6 +83,15 @@ class WindowJoinOperator(KeyedCoProcessFunction):
         kept = Collected(f"struct<left:{left},right:{right}>", _Groups(function))
         self._windows = WindowOperator(windows, kept)
 
+    @property
+    def late_rows_dropped(self) -> int:
+        """See `KeyedProcessFunction`."""
+        return self._windows.late_rows_dropped
+
+    @late_rows_dropped.setter
+    def late_rows_dropped(self, count: int) -> None:
+        self._windows.late_rows_dropped = count
+
     def open(self, ctx: RuntimeContext) -> None:
         """Get the states of the windows."""
         self._windows.open(ctx)
@@ -102,8 +113,10 @@ class WindowJoinOperator(KeyedCoProcessFunction):
         return self._windows.on_timer(timestamp, ctx)
 
 
-class CoGroupedStreams:
+class CoGroupedStreams(Unfinished):
     """Two keyed streams, waiting for the windows in which their rows meet."""
+
+    call_first = '.window(Tumbling("1h"))'
 
     def __init__(self, streams: "ConnectedStreams") -> None:
         self._streams = streams
@@ -147,16 +160,16 @@ class CoGroupedWindows:
         Raises:
             UserError: it is no `CoGroupFunction`; or see `ConnectedStreams.process`.
         """
-        given: Any = function
-        if not isinstance(given, CoGroupFunction):
-            raise _no_function("co_group", CoGroupFunction, uid, function)
+        require_instance("co_group takes", CoGroupFunction, uid, function)
         rows = [keyed.stream.schema.simpleString() for keyed in self._streams.inputs]
         operator = WindowJoinOperator(self._windows, rows, function)
         return self._streams.process(operator, uid=uid, output=output, **options)
 
 
-class JoinedStreams:
+class JoinedStreams(Unfinished):
     """Two keyed streams, waiting for the windows in which their rows are joined."""
+
+    call_first = '.window(Tumbling("1h"))'
 
     def __init__(self, streams: "ConnectedStreams") -> None:
         self._streams = streams
@@ -183,6 +196,7 @@ class JoinedWindows:
     def __init__(self, streams: "ConnectedStreams", windows: Windowing) -> None:
         self._groups = CoGroupedWindows(streams, windows)
         self._streams = streams
+        self._domain = windows.assigner.domain
         self._times = [WINDOW_TIMES] if windows.assigner.domain is not None else []
 
     def apply(
@@ -197,15 +211,16 @@ class JoinedWindows:
         Raises:
             UserError: it is no `JoinFunction`; or see `ConnectedStreams.process`.
         """
-        given: Any = function
-        if not isinstance(given, JoinFunction):
-            raise _no_function("join", JoinFunction, uid, function)
+        require_instance("join takes", JoinFunction, uid, function)
         return self._groups.apply(_Pairs(function), uid=uid, output=output, **options)
 
     def select(
         self, *, uid: str, null_key: str = "fail", bad_time: str = "fail", **named: str
     ) -> "DataStream":
         """A row of each pair, of columns of both sides and of the window.
+
+        With "window.end" of windows of event time among them, the event time of the result is the
+        last millisecond of its window.
 
         Args:
             uid: the operator's stable name.
@@ -218,7 +233,11 @@ class JoinedWindows:
         """
         schemas = [keyed.stream.schema for keyed in self._streams.inputs]
         output, function = select_columns(uid, named, schemas, *self._times)
-        return self.apply(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)
+        made = self.apply(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)
+        if self._domain is not TimeDomain.EVENT_TIME:
+            return made
+        column = {given: name for name, given in named.items()}.get
+        return made.timed_by(column("window.end"), shift_ms=-1, window_start=column("window.start"))
 
 
 def _windowing(
@@ -236,9 +255,3 @@ def _windowing(
                 f"time='processing'"
             )
     return found
-
-
-def _no_function(what: str, wanted: type, uid: str, got: Any) -> UserError:
-    return UserError(
-        f"{what} takes an instance of a {wanted.__name__}: uid={uid} got={type(got).__name__}"
-    )

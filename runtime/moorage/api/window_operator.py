@@ -45,7 +45,7 @@ CONTENTS, COUNTED, WINDOWS = "window-contents", "window-count", "window-set"
 NAMESPACE = ("bigint", "bigint")
 """A window in a stored key: its start and its end."""
 
-_WINDOW_SET = "array<struct<start:bigint,end:bigint,state_start:bigint,state_end:bigint>>"
+WINDOW_SET = "array<struct<start:bigint,end:bigint,state_start:bigint,state_end:bigint>>"
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 _EVENT, _PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
@@ -183,7 +183,7 @@ class WindowOperator(KeyedProcessFunction):
             descriptor = ReducingStateDescriptor(COUNTED, "bigint", "sum")
             self._counts = ctx.get_namespaced_state(descriptor, NAMESPACE)
         if self._assigner.merges or self._trigger.wakes:
-            self._set = _WindowSet(ctx.get_state(ValueStateDescriptor(WINDOWS, _WINDOW_SET)))
+            self._set = _WindowSet(ctx.get_state(ValueStateDescriptor(WINDOWS, WINDOW_SET)))
         self._what.open(ctx)
 
     def close(self) -> None:
@@ -213,9 +213,12 @@ class WindowOperator(KeyedProcessFunction):
                 continue
             kept = True
             yield from self._add(row, *home, ctx)
-        late = self._windows.late
-        if late is not None and not kept and at + self._windows.lateness_ms <= watermark:
+        if kept or self._domain is not _EVENT or at + self._windows.lateness_ms > watermark:
+            return
+        if (late := self._windows.late) is not None:
             yield late, tuple(row)
+        else:
+            self.late_rows_dropped += 1
 
     def _add(
         self, row: Any, window: TimeWindow, home: TimeWindow, ctx: ProcessContext

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.aggregates import Aggregate, bound
+from moorage.api.declarations import require_instance
 from moorage.api.window_columns import by_column
 from moorage.api.window_operator import Aggregated, Collected, Contents, Reduced, WindowOperator
 from moorage.api.windows import ProcessWindowFunction, Windowing
 from moorage_state.errors import UserError
+from moorage_state.keyed import TimeDomain
 
 if TYPE_CHECKING:
     from moorage.api.functions import OutputTag
@@ -36,7 +38,8 @@ class WindowedStream:
     ) -> "DataStream":
         """One row for a window that fires: its key, `window_start`, `window_end`, the aggregates.
 
-        Windows of `Count` and `Global` have no times, so these two columns are missing.
+        Windows of `Count` and `Global` have no times, so these two columns are missing. The event
+        time of a result of event-time windows is the last millisecond of its window.
 
         Args:
             uid: the operator's stable name.
@@ -55,7 +58,11 @@ class WindowedStream:
         columns += [WINDOW_COLUMNS] if timed else []
         columns += [f"`{name}` {ddl}" for name, ddl, _ in aggregates.results]
         options = {"null_key": null_key, "bad_time": bad_time}
-        return self._operator(Aggregated(aggregates, timed=timed), uid, ", ".join(columns), options)
+        contents = Aggregated(aggregates, timed=timed)
+        made = self._operator(contents, uid, ", ".join(columns), options)
+        if self._windows.assigner.domain is not TimeDomain.EVENT_TIME:
+            return made
+        return made.timed_by("window_end", shift_ms=-1, window_start="window_start")
 
     def reduce(
         self, function: Callable[[Any, Any], Any], *, uid: str, **options: Any
@@ -88,12 +95,7 @@ class WindowedStream:
         Raises:
             UserError: it is no `ProcessWindowFunction`; or see `KeyedStream.process`.
         """
-        given: Any = function
-        if not isinstance(given, ProcessWindowFunction):
-            raise UserError(
-                f"process of a window takes an instance of a ProcessWindowFunction: uid={uid} "
-                f"got={type(function).__name__}"
-            )
+        require_instance("process of a window takes", ProcessWindowFunction, uid, function)
         row = self._keyed.stream.schema.simpleString()
         return self._operator(Collected(row, function), uid, output, options)
 

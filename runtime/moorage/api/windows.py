@@ -113,6 +113,13 @@ class Sliding(WindowAssigner):
                 f"slide={self.slide!r}"
             )
 
+    def __repr__(self) -> str:
+        """As one writes it: windows of their own slide are `Tumbling`."""
+        kind, spans = "Sliding", f"size={self.size!r}, slide={self.slide!r}"
+        if self.size == self.slide:
+            kind, spans = "Tumbling", f"size={self.size!r}"
+        return f"{kind}({spans}, offset={self.offset!r}, time={self.time!r})"
+
     domain: TimeDomain = field(init=False, repr=False, compare=False)
     size_ms: int = field(init=False, repr=False, compare=False)
     slide_ms: int = field(init=False, repr=False, compare=False)

@@ -232,7 +232,7 @@ def savepoint(
     ] = 1800.0,
 ) -> None:
     """Take a savepoint of a job that `moorage run` runs on this machine; prints its address."""
-    from moorage.driver.control import ask_for_savepoint, control_path
+    from moorage.driver.control import ask_for_savepoint, ask_for_status, control_path
     from moorage.driver.requests import SavepointRequest, check_name
     from moorage.driver.settings import JobSettings
 
@@ -241,7 +241,10 @@ def savepoint(
     check_name(name)
     settings.savepoint_url(name)
     request = SavepointRequest(name, "native" if native else "canonical", stop)
-    view = ask_for_savepoint(control_path(settings.checkpoint_dir), request, timeout)
+    door = control_path(settings.checkpoint_dir)
+    epoch = ask_for_status(door, timeout).epoch + 1
+    _complain(f"savepoint {name}: taken between two epochs; waiting for epoch {epoch} to end")
+    view = ask_for_savepoint(door, request, timeout)
     typer.echo(view.url)
     _complain(
         f"savepoint {view.name}: epoch {view.epoch}, {view.bytes_total:,} bytes, "

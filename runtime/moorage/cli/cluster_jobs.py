@@ -24,10 +24,10 @@ from moorage.cli.output import (
     stoppable,
 )
 from moorage.texts import age_text, size_text
+from moorage_api import API_VERSION
 from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
 
-API_VERSION = "moorage.dev/v1alpha1"
 _RUNS = ("Running", "Stable")
 
 Namespace = Annotated[

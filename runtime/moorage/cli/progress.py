@@ -21,6 +21,8 @@ from moorage.driver.views import CheckpointView, OddRows
 from moorage.texts import size_text
 
 _BAR_WIDTH = 40
+_LONG_SECONDS = 5.0
+"""Of an epoch: one that takes longer is told of before it ends."""
 
 
 def has_begun(progress: JobProgress) -> bool:
@@ -30,12 +32,19 @@ def has_begun(progress: JobProgress) -> bool:
 
 def plain_line(progress: JobProgress, now: datetime) -> str:
     """Return one line without control characters."""
+    if progress.restoring_from is not None:
+        return f"{progress.phase}: from {progress.restoring_from}"
+    if progress.phase == "running" and not progress.epochs:
+        return f"running: {_first_epoch(progress, now)}"
     parts = [f"{progress.phase}: epoch {progress.epoch}", _rows(progress)]
     if progress.bound is not None:
         parts.append(_percent(progress.bound))
+    parts.append(f"{_count(progress.rows_per_second)} rows/s")
+    if progress.state_bytes:
+        parts.append(f"state {size_text(progress.state_bytes)}")
+    if (long := _long_epoch(progress, now)) is not None:
+        parts.append(long)
     parts += [
-        f"{_count(progress.rows_per_second)} rows/s",
-        f"state {size_text(progress.state_bytes)}",
         f"checkpoint {_checkpoint(progress.last_checkpoint, now)}",
     ]
     if progress.restored_from is not None:
@@ -61,10 +70,17 @@ def live_view(progress: JobProgress, now: datetime) -> RenderableType:
             _percent(progress.bound),
         )
         table.add_row("input", bar)
-    table.add_row("epoch", str(progress.epoch))
+    if not progress.epochs and progress.phase == "running":
+        table.add_row("epoch", _first_epoch(progress, now))
+    else:
+        long = _long_epoch(progress, now)
+        table.add_row("epoch", f"{progress.epoch}, {long}" if long else str(progress.epoch))
     table.add_row("rows", f"{_rows(progress)}, {_count(progress.rows_per_second)} per second")
-    table.add_row("state", size_text(progress.state_bytes))
+    if progress.state_bytes:
+        table.add_row("state", size_text(progress.state_bytes))
     table.add_row("checkpoint", _checkpoint(progress.last_checkpoint, now))
+    if progress.restoring_from is not None:
+        table.add_row("restoring", progress.restoring_from)
     if progress.restored_from is not None:
         table.add_row("restored from", progress.restored_from)
     if progress.clock_behind_seconds:
@@ -100,7 +116,30 @@ def _checkpoint(view: CheckpointView | None, now: datetime) -> str:
         return "none yet"
     # A clock that was set back must not show a checkpoint from the future.
     age = max((now - view.completed_at).total_seconds(), 0.0)
-    return f"{view.checkpoint_id} ({_age(age)} ago, {size_text(view.bytes_uploaded)} written)"
+    # What a run began from another one wrote.
+    size = f", {size_text(view.bytes_uploaded)} written" if view.bytes_uploaded else ""
+    return f"{view.checkpoint_id} ({_age(age)} ago{size})"
+
+
+def _first_epoch(progress: JobProgress, now: datetime) -> str:
+    """What goes on before a run has committed anything: nothing can be counted yet."""
+    begun = progress.epoch_began
+    if begun is None:
+        return "waiting for the first rows"
+    seconds = max((now - begun).total_seconds(), 0.0)
+    return (
+        f"epoch {progress.epoch + 1} under way for {_age(seconds)} (the first one takes longest: "
+        f"Spark compiles what it runs)"
+    )
+
+
+def _long_epoch(progress: JobProgress, now: datetime) -> str | None:
+    """The epoch that is under way, once it takes so long that one wonders."""
+    begun = progress.epoch_began
+    if begun is None or (now - begun).total_seconds() < _LONG_SECONDS:
+        return None
+    age = _age((now - begun).total_seconds())
+    return f"epoch {progress.epoch + 1} under way for {age}"
 
 
 def _age(seconds: float) -> str:

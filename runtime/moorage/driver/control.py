@@ -29,6 +29,7 @@ from moorage.driver.requests import JobRequest, Requests, RescaleRequest, Savepo
 from moorage.driver.run_status import RunStatus
 from moorage.driver.views import SavepointView
 from moorage_state.errors import MoorageError, Retryable, UserError, error_from_wire, error_to_wire
+from moorage_state.formats import read_json
 
 FORMAT = 1
 _MAX_LINE = 1 << 19
@@ -257,7 +258,7 @@ def _read_line(peer: socket.socket, most: int) -> bytes:
 
 def _request_in(line: bytes) -> JobRequest | LookupRequest | StatusRequest:
     try:
-        body = json.loads(line)
+        body = read_json(line)
         if body["format"] != FORMAT:
             raise UserError(
                 f"a control request of another moorage: format={body['format']} known={FORMAT}; "

@@ -50,7 +50,8 @@ def graph_view(graph: JobGraph) -> GraphView:
         keys = ", ".join(operator.key_columns)
         about = f"{type(operator.function).__name__} by {keys}"
         place = drawing.node(NodeView("operator", operator.uid, about))
-        _connect(drawing, operator.upstream, place)
+        for keyed in operator.keyed_inputs:
+            _connect(drawing, keyed.stream, place)
         for branch in operator.broadcast_branches:
             drawing.edge(_branch(drawing, branch), place, "broadcast")
     for sink in graph.sinks:

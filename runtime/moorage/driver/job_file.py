@@ -1,7 +1,7 @@
 """Loading the user's job file and calling its `build(env)`.
 
-Decides what a legal job file is. Called by the driver once per start: `check_job_file` before Spark
-is started, which takes long, and `build_graph` with Spark's session.
+Decides what a legal job file is. Called once per start, and by a preflight: `check_job_file`
+before Spark is started, which takes long, and `build_graph` with Spark's session.
 """
 
 import importlib.util
@@ -12,10 +12,12 @@ from pathlib import Path
 from types import ModuleType
 
 from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
 from moorage.api.graph import JobGraph
 from moorage.api.streams import StreamEnvironment
 from moorage.driver.job_source import NO_BUILD, ODD_BUILD, fault_of, hiding_files, unread_files
+from moorage.driver.settings import JobSettings
 from moorage.engine.task_failures import UserFunctionError
 from moorage_state.errors import MoorageError, UserError
 from moorage_state.import_path import after_standard_library
@@ -60,6 +62,18 @@ def check_folders(path: Path, py_files: Sequence[Path] = ()) -> list[str]:
         f"file={one}; rename it if the job is to import it"
         for one in unread_files(folders, path)
     ]
+
+
+def stream_environment(settings: JobSettings, spark: SparkSession) -> StreamEnvironment:
+    """What `build(env)` of a job with these settings is given."""
+    return StreamEnvironment(
+        spark,
+        base_dir=str(settings.main_file.parent),
+        staging=settings.checkpoint_dir,
+        max_records_per_epoch=None if settings.in_one_epoch else settings.max_records_per_epoch,
+        skip_missing_offsets=settings.restore.skip_missing_offsets,
+        args=settings.args,
+    )
 
 
 def build_graph(path: Path, env: StreamEnvironment, py_files: Sequence[Path] = ()) -> JobGraph:

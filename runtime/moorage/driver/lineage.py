@@ -8,7 +8,7 @@ import contextlib
 import datetime
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -25,13 +25,17 @@ from moorage_state.errors import StoreDenied, UserError
 from moorage_state.snapshots import (
     AdoptionNeeded,
     CheckpointStore,
+    Entry,
+    LineageLog,
     LockHolder,
     LogWriter,
     NotOwner,
     Owner,
     acquire_lock,
+    check_claim,
 )
-from moorage_state.stores import open_store
+from moorage_state.stores import MemoryStore, open_store
+from moorage_state.stores.addresses import opened
 
 
 @contextlib.contextmanager
@@ -93,6 +97,38 @@ def _refusal(error: UserError) -> StoreRefused:
             return StoreRefused(*error.args)
 
 
+def seen_lineage(settings: JobSettings) -> tuple[CheckpointStore, Sequence[Entry]]:
+    """The lineage as it is, neither locked nor claimed; empty where a start would make it.
+
+    Raises as `hold_lineage`, but of locks it knows nothing, nor of lineages to be adopted.
+    """
+    check_folder("state.checkpointDir", settings.checkpoint_dir)
+    try:
+        objects = opened(open_store, settings.checkpoint_dir)
+        if objects is None:
+            return CheckpointStore(MemoryStore("nothing")), ()
+        entries = [one.entry for one in LineageLog.open(objects).view().records]
+        owner = Owner(settings.cluster, settings.namespace, settings.name, settings.uid)
+        # Whether it may be adopted is in the orders of a start.
+        with contextlib.suppress(AdoptionNeeded):
+            check_claim(entries, owner)
+    except UserError as error:
+        raise _refusal(error) from error
+    return CheckpointStore(objects), entries
+
+
+def check_folder(field: str, url: str) -> None:
+    """Refuse a `file://` address of which more than the last part would have to be made.
+
+    Raises StoreRefused: see `make_directory`.
+    """
+    if not url.startswith("file://"):
+        return
+    directory = Path(unquote(url.removeprefix("file://")))
+    if not directory.parent.is_dir() and not _is_on_empty_volume(directory):
+        raise _no_folder(field, url)
+
+
 def make_directory(field: str, url: str) -> None:
     """Make the directory at a `file://` address; others are left alone.
 
@@ -111,16 +147,21 @@ def make_directory(field: str, url: str) -> None:
     try:
         directory.mkdir(exist_ok=True, parents=_is_on_empty_volume(directory))
     except FileNotFoundError as exc:
-        raise StoreRefused(
-            f"the folder of the directory does not exist: {field}={url}; mount or make "
-            f"{directory.parent}: where no volume is mounted only the last part of the path is "
-            f"made for you, so that an unmounted volume is not taken for an empty store"
-        ) from exc
+        raise _no_folder(field, url) from exc
     except OSError as exc:
         raise StoreRefused(
             f"cannot use the directory: {field}={url} error={exc.strerror}; name a directory that "
             f"you may write to"
         ) from exc
+
+
+def _no_folder(field: str, url: str) -> StoreRefused:
+    folder = Path(unquote(url.removeprefix("file://"))).parent
+    return StoreRefused(
+        f"the folder of the directory does not exist: {field}={url}; mount or make {folder}: where "
+        f"no volume is mounted only the last part of the path is made for you, so that an "
+        f"unmounted volume is not taken for an empty store"
+    )
 
 
 def _is_on_empty_volume(directory: Path) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from moorage_state.errors import UserError
+from moorage_state.formats import UNREADABLE
 
 MOST_KEYS = 1_000
 """Keys of one look-up."""
@@ -96,7 +97,7 @@ def from_json(name: str, data: bytes) -> LookupRequest:
     try:
         body = _decode(data)
     # Text that is no UTF-8, and arrays in arrays without end, have errors of their own.
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadLookup(f"the body is not as it must be: {error}") from error
     return LookupRequest(name, *(getattr(body, field) for field in body.__struct_fields__))
 

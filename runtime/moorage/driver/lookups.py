@@ -35,7 +35,7 @@ from moorage_state.server.exchange import Answer, exchange
 from moorage_state.server.operations import Call, Lease
 
 if TYPE_CHECKING:  # whoever takes look-ups in speaks of them without importing Spark
-    from moorage.engine.fleet import RangeFleet
+    from moorage.engine.fleet import RangeFleet, RangePlaces
     from moorage.engine.kv_states import KvStateLocationRegistry
     from moorage.engine.range_access import ServerConnection, Servers
 
@@ -407,9 +407,7 @@ class _Lookup:
         places = self.source.fleet.places
         if places is None:
             return "its ranges are being opened"
-        groups: dict[tuple[int, Lease], list[Wanted]] = {}
-        for one in self._open:
-            groups.setdefault(places.of(self.state.location.uid, one.group), []).append(one)
+        groups = self._by_place(places)
         asked: dict[int, list[list[Wanted]]] = {}
         calls: dict[int, list[Call]] = {}
         share = max(_LEAST_BYTES, self._room // max(1, len(groups)))
@@ -427,6 +425,17 @@ class _Lookup:
                 if result is not None:
                     self._take(about, result)
         return problem
+
+    def _by_place(self, places: "RangePlaces") -> dict[tuple[int, Lease], list[Wanted]]:
+        """What has no answer yet, by who has it."""
+        # First by key group, since a lease costs more to look up.
+        by_key_group: dict[int, list[Wanted]] = {}
+        for one in self._open:
+            by_key_group.setdefault(one.group, []).append(one)
+        groups: dict[tuple[int, Lease], list[Wanted]] = {}
+        for group, some in by_key_group.items():
+            groups.setdefault(places.of(self.state.location.uid, group), []).extend(some)
+        return groups
 
     def _calls(
         self, lease: Lease, some: list[Wanted], share: int

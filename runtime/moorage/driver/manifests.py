@@ -19,7 +19,13 @@ from moorage import __version__
 from moorage.api.graph import JobGraph
 from moorage.api.sinks import Committable
 from moorage.driver.settings import JobSettings
-from moorage.driver.views import CheckpointView, GraphView, SavepointView
+from moorage.driver.views import (
+    CheckpointTimes,
+    CheckpointView,
+    GraphView,
+    SavepointView,
+    ServerPart,
+)
 from moorage.engine.event_time import JobClocks, Watermarks
 from moorage.engine.fleet import (
     FleetUpload,
@@ -71,6 +77,9 @@ VALUE_TIMES = "value_times"
 
 GRAPH = "graph"
 """In a manifest's extra: what the job is made of, for people; see `GraphView`."""
+
+TIMES = "times"
+"""In a manifest's extra: how long its steps took, for people; see `CheckpointTimes`."""
 
 SPARK_VERSION = "spark_version"
 """In a manifest's extra: the Spark that wrote it."""
@@ -440,6 +449,9 @@ class SnapshotWriter:
             address, digest, manifest = self._write_savepoint(work, whole, now)
         else:
             manifest = self._manifests.make(*given, work.base)
+            manifest = replace(
+                manifest, extra={**manifest.extra, TIMES: _times(work, work.uploaded)}
+            )
             address = self._store.complete(self._writer, manifest, now).manifest_key
         work.manifest = manifest
         work.report = CheckpointReport(
@@ -529,3 +541,16 @@ def _below(saved: FleetUpload, folder: str) -> FleetUpload:
         for uid, some in saved.handles.items()
     }
     return dataclasses.replace(saved, handles=handles)
+
+
+def _times(work: Work, uploaded: FleetUpload) -> Any:
+    """What `TIMES` has of a checkpoint that is uploaded."""
+    servers = [
+        ServerPart(one.place, round(one.seconds, 3), one.objects, one.bytes_written)
+        for one in uploaded.shares
+    ]
+    times = CheckpointTimes(
+        round(work.pause_seconds, 3), round(work.upload_seconds, 3), tuple(servers)
+    )
+    # By way of JSON, as the graph.
+    return decode(encode(times))

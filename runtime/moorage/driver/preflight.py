@@ -13,10 +13,24 @@ from typing import Any
 from moorage.api.checkpointed import CheckpointedFunction
 from moorage.api.functions import RuntimeContext, WorkerContext
 from moorage.api.graph import JobGraph, OperatorNode
-from moorage.api.streams import StreamEnvironment
-from moorage.driver.job_file import build_graph, check_folders, check_job_file
+from moorage.driver.job_file import (
+    build_graph,
+    check_folders,
+    check_job_file,
+    stream_environment,
+)
+from moorage.driver.lineage import seen_lineage
 from moorage.driver.manifests import known_schemas
-from moorage.driver.restore_point import Choice, adopting, check_fits, check_settings, choose
+from moorage.driver.rescale import in_force
+from moorage.driver.restore_point import (
+    Choice,
+    adopting,
+    already_finished,
+    check_fits,
+    check_settings,
+    choose,
+    lay_sources,
+)
 from moorage.driver.session import end_session, local_session
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders
@@ -26,9 +40,7 @@ from moorage_api import StatefulSparkJob
 from moorage_state.errors import MoorageError
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.schema import StateSchema
-from moorage_state.snapshots import CheckpointStore, LineageLog
-from moorage_state.stores import open_store
-from moorage_state.stores.addresses import opened
+from moorage_state.snapshots import CheckpointStore
 
 __all__ = ["Preflight", "preflight"]
 
@@ -41,7 +53,9 @@ class Preflight:
         operators: uids of its stateful operators.
         restore: the restore point, as the log names it; None if there is nothing to restore.
         epoch: the last epoch that is in it.
-        unclaimed: uids that the restore point has state of, and the job no operator.
+        unclaimed: uids that the restore point has state of, and the job no operator; only where
+            restore.allowNonRestoredState lets them be left behind.
+        finished: its input was used up before: a start runs nothing.
         warnings: what a person should know.
     """
 
@@ -50,10 +64,13 @@ class Preflight:
     epoch: int
     unclaimed: tuple[str, ...]
     warnings: tuple[str, ...]
+    finished: bool = False
 
     @property
     def text(self) -> str:
         """One line for people."""
+        if self.finished:
+            return "its input is used up: a start finds that it has finished, and runs nothing"
         begins = f"begins from {self.restore}" if self.restore else "begins with nothing"
         dropped = f", drops state of {', '.join(self.unclaimed)}" if self.unclaimed else ""
         return f"{len(self.operators)} stateful operators, {begins} (epoch {self.epoch}){dropped}"
@@ -77,13 +94,15 @@ def preflight(
     settings = JobSettings.of(job, job_dir, restore, orders)
     check_job_file(settings.main_file)
     warnings = check_folders(settings.main_file, settings.py_files)
-    choice = _choice(settings)
-    settings = adopting(settings, choice.manifest)
+    store, entries = seen_lineage(settings)
+    choice = choose(store, entries, settings)
+    epoch = choice.manifest.epoch if choice.manifest is not None else 0
+    if already_finished(choice, settings):
+        return Preflight((), choice.path, epoch, (), (*warnings, *choice.warnings), finished=True)
+    settings = in_force(adopting(settings, choice.manifest), entries)
     if choice.manifest is not None:
         check_settings(choice.manifest, settings)
-    graph = _graph(settings)
-    if choice.manifest is not None:
-        check_fits(choice.manifest, graph, settings)
+    graph = _graph(settings, choice, store)
     schemas = known_schemas(choice.manifest) if choice.manifest is not None else {}
     for operator in graph.operators:
         _open(operator, schemas.get(operator.uid, ()), settings.parallelism)
@@ -92,7 +111,7 @@ def preflight(
     return Preflight(
         operators=uids,
         restore=choice.path,
-        epoch=choice.manifest.epoch if choice.manifest is not None else 0,
+        epoch=epoch,
         unclaimed=tuple(sorted(stored.keys() - set(uids))),
         warnings=(*warnings, *choice.warnings),
     )
@@ -126,26 +145,20 @@ def _open(operator: OperatorNode, known: tuple[StateSchema, ...], parallelism: i
         close(function, operator.uid)
 
 
-def _choice(settings: JobSettings) -> Choice:
-    objects = opened(open_store, settings.checkpoint_dir)
-    if objects is None:
-        return Choice(None, explicit=False)  # a start makes the directory
-    records = LineageLog.open(objects).view().records
-    return choose(CheckpointStore(objects), [one.entry for one in records], settings)
+def _graph(settings: JobSettings, choice: Choice, store: CheckpointStore) -> JobGraph:
+    """The graph, which fits the restore point.
 
-
-def _graph(settings: JobSettings) -> JobGraph:
-    """The graph, built on a Spark with one thread: what is read of a source is its schema."""
+    It is built on a Spark with one thread: what is read of a source is its schema.
+    """
     with tempfile.TemporaryDirectory(prefix="moorage-preflight-") as scratch:
         spark = local_session(settings, 1, Path(scratch))
         try:
-            env = StreamEnvironment(
-                spark,
-                base_dir=str(settings.main_file.parent),
-                staging=settings.checkpoint_dir,
-                skip_missing_offsets=settings.restore.skip_missing_offsets,
-                args=settings.args,
-            )
-            return build_graph(settings.main_file, env, settings.py_files)
+            env = stream_environment(settings, spark)
+            graph = build_graph(settings.main_file, env, settings.py_files)
         finally:
             end_session(spark)
+        if choice.manifest is not None:
+            check_fits(choice.manifest, graph, settings)
+            uids = [node.uid for node in graph.inputs]
+            lay_sources(choice, store.objects, Path(scratch) / "sources", uids, settings)
+    return graph

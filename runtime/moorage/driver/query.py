@@ -6,13 +6,14 @@ of life is that one of Spark's tasks ended or a stage began; between epochs, tha
 its next trigger because there is nothing to do. What cannot be seen is no sign. Called by the run.
 """
 
+import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -127,6 +128,41 @@ def _entries(path: Path) -> int:
         return 0
 
 
+def lag_of(sources: Iterable[tuple[Any, Any]]) -> int | None:
+    """How many rows sources have and no epoch has taken, by the end and the latest offsets of each.
+
+    Only offsets as Kafka's sources have them, by topic and partition, count rows; None if no source
+    has such.
+    """
+    known = [(_by_partition(end), _by_partition(latest)) for end, latest in sources]
+    counted = [pair for pair in known if all(pair)]
+    if not counted:
+        return None
+    return sum(
+        max(offset - taken.get(place, 0), 0)
+        for taken, there in counted
+        for place, offset in there.items()
+    )
+
+
+def _by_partition(offsets: Any) -> dict[tuple[str, str], int]:
+    """Spark gives what can be read as JSON as what it is, and else as text."""
+    if isinstance(offsets, str):
+        try:
+            offsets = json.loads(offsets)
+        except ValueError:
+            return {}
+    if not isinstance(offsets, dict):
+        return {}
+    return {
+        (topic, partition): offset
+        for topic, each in offsets.items()
+        if isinstance(each, dict)
+        for partition, offset in each.items()
+        if isinstance(offset, int)
+    }
+
+
 class Lock(Protocol):
     """What an epoch holds."""
 
@@ -149,6 +185,7 @@ class Liveness:
 
     Args:
         meanwhile: called several times a second while an epoch is under way.
+        tell_lag: hears every few seconds how many rows wait in the sources; see `lag_of`.
     """
 
     def __init__(
@@ -157,9 +194,12 @@ class Liveness:
         tell: Told,
         clock: Callable[[], float] = time.monotonic,
         meanwhile: Callable[[], object] = lambda: None,
+        tell_lag: Callable[[int | None], object] = lambda _rows: None,
     ) -> None:
         self._spark = spark
         self._meanwhile = meanwhile
+        self._tell_lag = tell_lag
+        self._progress = ""
         self._tell = tell
         self._clock = clock
         self._last = clock()
@@ -196,6 +236,14 @@ class Liveness:
         self._last = now
         if self._look(lambda: query.status["isTriggerActive"]) is False:
             self._tell()
+        self._look(lambda: self._look_at_sources(query))
+
+    def _look_at_sources(self, query: StreamingQuery) -> None:
+        """Spark's own word of the last trigger, once for each."""
+        last = query.lastProgress
+        if last is not None and last.timestamp != self._progress:
+            self._progress = last.timestamp
+            self._tell_lag(lag_of((one.endOffset, one.latestOffset) for one in last.sources))
 
     def _stages(self) -> tuple[frozenset[tuple[int, ...]], int]:
         """What changes when a task ends, and how many tasks run."""

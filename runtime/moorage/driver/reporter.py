@@ -112,7 +112,8 @@ class Reporter:
         if phase == "rewinding":
             more["rewinds"] = self.progress.rewinds + 1
         if phase != self.progress.phase:
-            more |= {"in_epoch": False, "tasks": 0, "moves": self.progress.moves + 1}
+            more |= {"in_epoch": False, "epoch_began": None, "restoring_from": None}
+            more |= {"tasks": 0, "moves": self.progress.moves + 1}
         self._publish(phase=phase, message=message, **more)
 
     def message(self, text: str) -> None:
@@ -123,6 +124,11 @@ class Reporter:
         """Several of them."""
         for text in texts:
             self.message(text)
+
+    def restoring(self, path: str | None) -> None:
+        """This is what the run is about to begin from."""
+        self.phase("restoring")
+        self._publish(restoring_from=path)
 
     def restored(
         self, path: str | None, manifest: SnapshotRoot | None, *, own: bool = True
@@ -174,12 +180,17 @@ class Reporter:
 
     def epoch_began(self) -> None:
         """An epoch is under way from now on, until it is committed or something else goes on."""
-        self._publish(in_epoch=True, tasks=0, moves=self.progress.moves + 1)
+        now = datetime.now(UTC)
+        self._publish(in_epoch=True, epoch_began=now, tasks=0, moves=self.progress.moves + 1)
 
     def lives(self, *, tasks: int = 0, moved: bool = True) -> None:
         """What was seen of Spark: how many of its tasks run, and whether something got on."""
         if moved or tasks != self.progress.tasks:
             self._publish(tasks=tasks, moves=self.progress.moves + (1 if moved else 0))
+
+    def lag(self, rows: int | None) -> None:
+        """So many rows wait in the sources; None where these do not say."""
+        self._publish(lag_rows=rows, lag_looks=self.progress.lag_looks + 1)
 
     def epoch(
         self,
@@ -219,6 +230,7 @@ class Reporter:
             subtasks=self.progress.subtasks if subtasks is None else subtasks,
             odd=self.progress.odd + odd,
             in_epoch=False,
+            epoch_began=None,
             tasks=0,
             moves=self.progress.moves + 1,
         )

@@ -8,7 +8,7 @@ handler at epoch boundaries, and by the driver between runs.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from moorage.driver.context import DriverContext
@@ -16,7 +16,14 @@ from moorage.driver.requests import CheckpointRequest, RescaleRefused, RescaleRe
 from moorage.driver.restore_point import Choice
 from moorage.driver.settings import JobSettings
 from moorage_state.errors import Bug
-from moorage_state.snapshots import LogWriter, Rescaled, parallelism_of, rescaled, restore_point
+from moorage_state.snapshots import (
+    Entry,
+    LogWriter,
+    Rescaled,
+    parallelism_of,
+    rescaled,
+    restore_point,
+)
 
 EXECUTORS_SECONDS = 60.0
 """How long executors that were asked for with it are waited for, while the stream runs on."""
@@ -135,9 +142,9 @@ def _declared(context: DriverContext) -> int:
     return last.declared if last is not None else context.settings.declared_parallelism
 
 
-def in_force(settings: JobSettings, writer: LogWriter) -> JobSettings:
+def in_force(settings: JobSettings, entries: Sequence[Entry]) -> JobSettings:
     """The settings of a start: the number of subtasks is that of the log, or of the manifest."""
-    wanted = parallelism_of(writer.entries, settings.declared_parallelism)
+    wanted = parallelism_of(entries, settings.declared_parallelism)
     if wanted > settings.max_parallelism:
         # Another number of key groups came with an empty start, or a savepoint of elsewhere.
         wanted = settings.declared_parallelism

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import pyspark
@@ -23,7 +24,9 @@ from moorage.driver.refusals import (
     RestorePointNotFound,
 )
 from moorage.driver.settings import JobSettings, RestorePolicy, chosen_backend
+from moorage.engine.sparklog import SparkLog, lay
 from moorage.state.snapshot_path import locate
+from moorage_state.coordinator import check_all_restored
 from moorage_state.errors import CorruptState, NewerFormat, StoreDenied, UserError
 from moorage_state.keygroups import resolved_max_parallelism
 from moorage_state.server.databases import Databases, check_owner, owner_of
@@ -44,6 +47,7 @@ from moorage_state.snapshots import (
     manifest_key,
     restore_point,
     retained,
+    with_texts,
 )
 from moorage_state.snapshots.savepoints import MANIFEST_KEY
 from moorage_state.state_backends import job_max_state_size
@@ -361,6 +365,7 @@ def check_fits(manifest: SnapshotRoot, graph: JobGraph, settings: JobSettings) -
     Raises RestorePointIncompatible: naming what differs and what to do.
     """
     check_settings(manifest, settings)
+    check_operators(manifest, [operator.uid for operator in graph.operators], settings)
     for operator in graph.operators:
         stored = manifest.operators.get(operator.uid)
         if stored is not None and stored.key_types != list(operator.key_types):
@@ -369,6 +374,61 @@ def check_fits(manifest: SnapshotRoot, graph: JobGraph, settings: JobSettings) -
                 f"checkpoint={stored.key_types} job={list(operator.key_types)}; give the operator "
                 f"another uid to start it empty"
             )
+
+
+def check_operators(manifest: SnapshotRoot, uids: Sequence[str], settings: JobSettings) -> None:
+    """Refuse to leave state behind, unless the job says that it may be.
+
+    Raises RestorePointIncompatible: naming the operators that the job does not have.
+    """
+    if settings.restore.allow_non_restored:
+        return
+    stored = [uid for uid, state in manifest.operators.items() if state.subtasks]
+    try:
+        check_all_restored(stored, uids)
+    except UserError as error:
+        raise RestorePointIncompatible(*error.args) from error
+
+
+def lay_sources(
+    choice: Choice,
+    own: ObjectStore,
+    folder: Path,
+    input_uids: Sequence[str],
+    settings: JobSettings,
+) -> SparkLog | None:
+    """Lay the point's progress of the sources, for Spark to go on from; None where it has none.
+
+    Args:
+        own: the store of the lineage.
+        folder: Spark's checkpoint location; not there yet, or empty.
+
+    Raises:
+        RestorePointIncompatible: the job has an input no more.
+        RestorePointCorrupt: it cannot be read.
+    """
+    manifest = choice.manifest
+    if manifest is None or not manifest.source:
+        return None
+    allow = settings.restore.allow_non_restored
+    with _corrupt_point():
+        objects = open_store(choice.store_url) if choice.store_url else own
+        log = SparkLog.from_json(with_texts(objects, manifest))
+        try:
+            lay(folder, log, input_uids, allow_dropped=allow)
+        except UserError as error:
+            raise RestorePointIncompatible(*error.args) from error
+    return log
+
+
+def already_finished(choice: Choice, settings: JobSettings) -> bool:
+    """A bounded job that has finished stays so; there is nothing to run."""
+    if choice.finished is not None:
+        return True
+    manifest = choice.manifest
+    if manifest is None or choice.explicit or choice.address:
+        return False
+    return settings.bounded and bool(manifest.extra.get("finished"))
 
 
 def _check_batch(manifest: SnapshotRoot, settings: JobSettings) -> None:

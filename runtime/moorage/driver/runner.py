@@ -13,13 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from moorage.api.graph import JobGraph
-from moorage.api.streams import StreamEnvironment
 from moorage.driver.context import DriverContext
 from moorage.driver.control import ControlServer, control_path
 from moorage.driver.environment import RangesMove, StoppedWaiting
 from moorage.driver.figures import configuration_of, graph_view
 from moorage.driver.housekeeping import Housekeeper
-from moorage.driver.job_file import build_graph, check_folders, check_job_file
+from moorage.driver.job_file import (
+    build_graph,
+    check_folders,
+    check_job_file,
+    stream_environment,
+)
 from moorage.driver.lineage import hold_lineage
 from moorage.driver.local import LocalEnvironment
 from moorage.driver.lookups import LookupSource, StateLookups
@@ -30,7 +34,14 @@ from moorage.driver.reporter import Reporter
 from moorage.driver.request_handler import let_go, let_go_of_checkpoints
 from moorage.driver.requests import Requests, Stopped
 from moorage.driver.rescale import follow_manifest, in_force, resized
-from moorage.driver.restore_point import Choice, adopting, check_fits, check_settings, choose
+from moorage.driver.restore_point import (
+    Choice,
+    adopting,
+    already_finished,
+    check_fits,
+    check_settings,
+    choose,
+)
 from moorage.driver.run_status import RunStatus, run_status
 from moorage.driver.savepoints import KnownSavepoints
 from moorage.driver.session import spare_byte_counts
@@ -96,7 +107,7 @@ def run_job(
         reporter.messages(choice.warnings)
         if choice.manifest is None and choice.finished is None:
             reporter.message(f"starting empty: no checkpoint yet in {settings.checkpoint_dir}")
-        if _already_finished(choice, settings):
+        if already_finished(choice, settings):
             completed = _completed(settings, writer, store)
             return _finished_before(choice, completed, reporter, started)
         settings, asked = adopting(settings, choice.manifest), settings
@@ -105,7 +116,7 @@ def run_job(
                 f"the state's own backend is kept: backend={settings.backend.identifier} "
                 f"default={asked.backend.identifier}; name another in spec.state.backend to change"
             )
-        settings = in_force(settings, writer)
+        settings = in_force(settings, writer.entries)
         if choice.manifest is not None:
             check_settings(choice.manifest, settings)
         follow_manifest(settings, writer, choice)
@@ -399,15 +410,9 @@ def _context(
         platform = stack.enter_context(
             environment.open(settings, writer.lineage, options, reporter.message)
         )
-        env = StreamEnvironment(
-            platform.spark,
-            base_dir=str(settings.main_file.parent),
-            staging=settings.checkpoint_dir,
-            max_records_per_epoch=None if settings.in_one_epoch else settings.max_records_per_epoch,
-            skip_missing_offsets=settings.restore.skip_missing_offsets,
-            args=settings.args,
+        graph = build_graph(
+            settings.main_file, stream_environment(settings, platform.spark), settings.py_files
         )
-        graph = build_graph(settings.main_file, env, settings.py_files)
         _tell_unread(graph, reporter)
         reporter.graph(graph_view(graph))
         spare_byte_counts(platform.spark, graph, settings)
@@ -473,13 +478,3 @@ def _tell_unread(graph: JobGraph, reporter: Reporter) -> None:
             f"nobody reads what this operator yields: operator={uid}; give it a sink with "
             f"sink_to(...), unless its state is all you want"
         )
-
-
-def _already_finished(choice: Choice, settings: JobSettings) -> bool:
-    """A bounded job that has finished stays so; there is nothing to run."""
-    if choice.finished is not None:
-        return True
-    manifest = choice.manifest
-    if manifest is None or choice.explicit or choice.address:
-        return False
-    return settings.bounded and bool(manifest.extra.get("finished"))

@@ -8,6 +8,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moorage.driver.lookup_requests import LookupRequest
@@ -15,7 +16,7 @@ from moorage.offline.value_text import (
     json_value,
     parse_key,
     parse_value,
-    typed_key,
+    typed_key_reader,
     typed_value,
 )
 from moorage_state.canonical.hashing import key_groups
@@ -60,7 +61,9 @@ class StoredState:
         self._key_hash = key_hash
         schema = location.schema
         self._id = state_id(schema.name)
-        self._show_key = [_shower(parse_type(ddl)) for ddl in location.key_types]
+        kinds = [parse_type(ddl) for ddl in location.key_types]
+        self._show_key = [_shower(kind) for kind in kinds]
+        self._shows_key_as_it_is = all(map(_is_plain, kinds))
         self._encode_key = KeyCodec(location.key_types).encode
         self._groups = key_groups(location.key_types, max_parallelism, key_hash)
         self._kind = parse_type(schema.type)
@@ -78,8 +81,9 @@ class StoredState:
         Raises:
             UserError: a key is not of its type, or the state has no such parts.
         """
-        read = parse_key if request.typed else typed_key
-        keys = [read(self.location.key_types, item) for item in request.keys]
+        types = self.location.key_types
+        read = partial(parse_key, types) if request.typed else typed_key_reader(types)
+        keys = [read(item) for item in request.keys]
         part = self._part(request)
         asked = []
         for key, group in zip(keys, self._groups(keys), strict=True):
@@ -105,10 +109,8 @@ class StoredState:
             return
         value = self._show(self._decode(alive))
         if self._map_codec is not None:
-            value = self._entry(self._behind(wanted.under[len(wanted.start) :]), value)
-            wanted.shown = self._result(wanted, epoch, [value], found=True)
-        else:
-            wanted.shown = self._result(wanted, epoch, value, found=True)
+            value = [self._entry(self._behind(wanted.under[len(wanted.start) :]), value)]
+        wanted.shown = self._result(wanted, epoch, value, found=True)
 
     def show_entries(
         self,
@@ -150,7 +152,9 @@ class StoredState:
         found: bool | None,
         after: str | None = None,
     ) -> dict[str, Any]:
-        shown = [show(part) for show, part in zip(self._show_key, wanted.key, strict=True)]
+        shown: list[Any] = [*wanted.key]
+        if not self._shows_key_as_it_is:
+            shown = [show(part) for show, part in zip(self._show_key, shown, strict=True)]
         return {
             "key": shown,
             "keyGroup": wanted.group,
@@ -224,8 +228,8 @@ class StoredState:
             raise UserError(
                 f"state has no namespaces: queryable={self.location.name}; leave it out"
             )
-        read = parse_key if request.typed else typed_key
-        return prefixed_with_length(self._spaces.encode(read(types, request.namespace)))
+        read = partial(parse_key, types) if request.typed else typed_key_reader(types)
+        return prefixed_with_length(self._spaces.encode(read(request.namespace)))
 
     def _after(self, request: LookupRequest, asked: Sequence[Wanted]) -> bytes:
         if len(asked) > 1 or self.is_point(request):

@@ -39,9 +39,9 @@ from moorage.driver.query import (
     is_active,
     start_query,
 )
-from moorage.driver.refusals import RestorePointCorrupt, RestorePointIncompatible
+from moorage.driver.refusals import RestorePointCorrupt
 from moorage.driver.request_handler import RequestHandler
-from moorage.driver.restore_point import Choice
+from moorage.driver.restore_point import Choice, lay_sources
 from moorage.driver.types import RunOutcome
 from moorage.driver.views import OddRows
 from moorage.engine.acks import OddCounts
@@ -49,7 +49,7 @@ from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.event_time import Watermarks
 from moorage.engine.operator_states import OperatorMove, redistribute
 from moorage.engine.range_access import ExecutorLost
-from moorage.engine.sparklog import SparkLog, capture, lay
+from moorage.engine.sparklog import capture
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.task_failures import SparkEnded, failure_of
 from moorage_state.errors import (
@@ -57,10 +57,8 @@ from moorage_state.errors import (
     CorruptState,
     Fenced,
     MoorageError,
-    UserError,
 )
-from moorage_state.snapshots import Cutter, Run, SnapshotRoot, run_token, with_texts
-from moorage_state.stores import open_store
+from moorage_state.snapshots import Cutter, Run, SnapshotRoot, run_token
 
 _log = logging.getLogger(__name__)
 
@@ -168,7 +166,10 @@ class StreamRun:
             FileBound(context.graph, self._spark_dir) if context.settings.bounded else None
         )
         self._liveness = Liveness(
-            context.spark, context.reporter.lives, meanwhile=self._end_epoch_of_lost
+            context.spark,
+            context.reporter.lives,
+            meanwhile=self._end_epoch_of_lost,
+            tell_lag=context.reporter.lag,
         )
         self._query: StreamingQuery | None = None
 
@@ -229,7 +230,10 @@ class StreamRun:
     def _restore(self, manifest: SnapshotRoot | None) -> EpochRunner:
         """Open all ranges at the restore point, take back later output, lay Spark's log."""
         c = self._c
-        c.reporter.phase("restoring" if manifest else "starting")
+        if manifest:
+            c.reporter.restoring(self._choice.path)
+        else:
+            c.reporter.phase("starting")
         for sentence in self._output.admit(manifest):
             c.reporter.message(sentence)
         epoch = manifest.epoch if manifest else 0
@@ -272,14 +276,11 @@ class StreamRun:
     def _lay(self, manifest: SnapshotRoot) -> None:
         if not manifest.source:
             return
-        url, own = self._choice.store_url, self._c.store.objects
+        c = self._c
+        log = lay_sources(self._choice, c.store.objects, self._spark_dir, c.input_uids, c.settings)
+        if log is None:
+            return
         self._cutter = Cutter(manifest)
-        log = SparkLog.from_json(with_texts(open_store(url) if url else own, manifest))
-        allow = self._c.settings.restore.allow_non_restored
-        try:
-            lay(self._spark_dir, log, self._c.input_uids, allow_dropped=allow)
-        except UserError as error:
-            raise RestorePointIncompatible(*error.args) from error
         self._query_id = log.query_id
         self._first_batch = log.batch_id + 1
         self._batch_id = log.batch_id
@@ -363,7 +364,8 @@ class StreamRun:
         rows = outcome.rows_in(self._counted)
         self._ticking.epoch_ended()
         size, seconds = self._c.fleet.state_bytes, time.monotonic() - began
-        odd = sum(map(_odd, outcome.odd_rows().values()), OddRows(late=outcome.late_rows))
+        late = OddRows(late=outcome.late_rows, late_dropped=outcome.late_rows_dropped)
+        odd = sum(map(_odd, outcome.odd_rows().values()), late)
         self._c.reporter.epoch(
             self._runner.epoch,
             rows,

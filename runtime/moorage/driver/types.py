@@ -7,6 +7,7 @@ importing Spark.
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -106,6 +107,8 @@ class JobProgress:
             rewinding, stopping, finished.
         bound: (done, total) where the input is bounded; any unit, the same for both.
         restored_from: what the run began from, such as `chk-7`; None for an empty start.
+        restoring_from: what is being restored; None before and after.
+        epoch_began: when the epoch that is under way began; None between two.
         message: something a person should read once; repeated reports of it are shown once.
         clock_behind_seconds: how far the machine's clock is behind processing time, which stands
             still until then.
@@ -117,6 +120,9 @@ class JobProgress:
         checkpoints: the latest checkpoints and savepoints of this driver, newest first.
         storage_error: why the store cannot be used at the moment; empty while it can.
         tasks: how many of Spark's tasks run in it, when it was last looked.
+        lag_rows: rows that sources had and no epoch had taken, when it was last looked; None where
+            they do not say.
+        lag_looks: how often it was looked.
         changelog: None where the job has none.
         opened: ranges that this driver's runs began with, by where their state came from: how many,
             and the bytes that were fetched or copied. `live` ones were open and stayed so (bytes:
@@ -138,6 +144,8 @@ class JobProgress:
     phase: str = "starting"
     bound: tuple[int, int] | None = None
     restored_from: str | None = None
+    restoring_from: str | None = None
+    epoch_began: datetime | None = None
     message: str = ""
     lineage: str = ""
     fence: int = 0
@@ -162,6 +170,8 @@ class JobProgress:
     released: bool = False
     in_epoch: bool = False
     tasks: int = 0
+    lag_rows: int | None = None
+    lag_looks: int = 0
     moves: int = 0
     changelog: ChangelogView | None = None
     opened: Mapping[str, tuple[int, int]] = field(default_factory=dict)

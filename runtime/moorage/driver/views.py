@@ -61,6 +61,7 @@ class OddRows:
 
     Attributes:
         late: input rows whose event time the watermark had reached.
+        late_dropped: rows that windows and joins dropped because they came too late.
         null_keys: rows that operators did not process because their key was null.
         null_rows: how many of these had nulls alone: input that Spark could not read.
         bad_times: rows that they did not process as they lacked the time that is declared.
@@ -70,6 +71,7 @@ class OddRows:
     null_keys: int = 0
     null_rows: int = 0
     bad_times: int = 0
+    late_dropped: int = 0
 
     def __add__(self, other: "OddRows") -> "OddRows":
         return OddRows(
@@ -77,12 +79,14 @@ class OddRows:
             self.null_keys + other.null_keys,
             self.null_rows + other.null_rows,
             self.bad_times + other.bad_times,
+            self.late_dropped + other.late_dropped,
         )
 
     def __str__(self) -> str:
         """Such as "3 late, 1 with a null key"; empty where there are none."""
         kinds = (
             (self.late, "late"),
+            (self.late_dropped, "dropped as too late"),
             (self.null_keys, "with a null key"),
             (self.null_rows, "of nulls alone"),
             (self.bad_times, "without a time"),
@@ -242,6 +246,21 @@ class ServerPart:
     objects: int
     bytes_written: int
     ranges: tuple[tuple[str, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTimes:
+    """How long the steps of a checkpoint took, as its manifest keeps it for people.
+
+    Attributes:
+        pause_seconds: for which the job stood still, while its state was linked.
+        upload_seconds: for which it was brought to the store, beside the epochs.
+        servers: by whom; without their ranges, which the manifest lists.
+    """
+
+    pause_seconds: float
+    upload_seconds: float
+    servers: tuple[ServerPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         bad_broadcasts: broadcast rows without it; subtask 0 counts for all.
         bad_broadcast: names the first of these.
         late_rows: rows of inputs whose event time the watermark had reached.
+        late_rows_dropped: rows that the function dropped because they came too late.
         next_timer: a processing time before which no timer of the subtask is due.
         max_event_time: by clock of an input, the newest event time in milliseconds.
         value_times: by clock that counts by the values of a column, the same of each value.
@@ -145,6 +146,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     keys: int = 0
     timers_fired: int = 0
     late_rows: int = 0
+    late_rows_dropped: int = 0
     next_timer: int = (1 << 63) - 1
     max_event_time: dict[str, int] = {}
     value_times: dict[str, dict[str | None, int]] = {}
@@ -213,6 +215,11 @@ class EpochOutcome:
     def late_rows(self) -> int:
         """Rows of inputs whose event time the watermark had reached."""
         return sum(ack.late_rows for ack in self.acks.values())
+
+    @property
+    def late_rows_dropped(self) -> int:
+        """Rows that functions dropped because they came too late."""
+        return sum(ack.late_rows_dropped for ack in self.acks.values())
 
     def committables(self) -> dict[str, list[dict[str, Any]]]:
         """Everything staged, by sink uid, in a stable order."""

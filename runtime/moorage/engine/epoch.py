@@ -230,10 +230,12 @@ class EpochRunner:
 def _null_keys(operator: OperatorNode, odd: OddCounts) -> UserError:
     unread = f" rows_of_nulls={odd.null_rows}" if odd.null_rows else ""
     why = "; spark makes a row of nulls of a line that it cannot read" if odd.null_rows else ""
+    # A side output has one kind of rows, and an operator over two streams has two.
+    aside = ", or give it the OutputTag of a side output" if operator.second is None else ""
     return UserError(
         f"rows with a null key: operator={operator.uid} key={list(operator.key_columns)} "
         f"rows={odd.null_keys}{unread}{why}; filter them out before key_by, or say "
-        f"process(..., null_key='drop'), or give the OutputTag of a side output"
+        f"null_key='drop' in the call with uid={operator.uid!r}{aside}"
     )
 
 

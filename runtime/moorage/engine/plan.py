@@ -460,7 +460,7 @@ class _Build:
             *_row_columns(operator, feed, feed.keyed.stream.schema.names),
             sf.col(KIND_COLUMN),
             sf.when(is_row, group).alias(GROUP_COLUMN),
-            _event_time(schema, feed.event_time).alias(TIME_COLUMN),
+            _event_time(schema, feed.event_time, feed.event_time_shift_ms).alias(TIME_COLUMN),
             sf.col(ACK_COLUMN),
             sf.when(is_row, digest).alias(_HASH),
             sf.col(ORDINAL_COLUMN).alias(SOURCE_ORDER),
@@ -520,9 +520,10 @@ class _Build:
 
 def columns_of(operator: OperatorNode) -> tuple[str, ...]:
     """The columns that rows of an operator have in subtasks, beside the engine's own."""
-    if operator.second is None:
-        return tuple(operator.upstream.schema.names)
-    return (*operator.key_columns, stream_column(0), stream_column(1))
+    if operator.second is not None:
+        return (*operator.key_columns, stream_column(0), stream_column(1))
+    names, reads = tuple(operator.upstream.schema.names), operator.reads
+    return names if reads is None else tuple(name for name in names if name in reads)
 
 
 def is_timed(operator: OperatorNode) -> bool:
@@ -548,9 +549,9 @@ def _union(one: DataFrame, other: DataFrame) -> DataFrame:
 
 def _row_columns(operator: OperatorNode, feed: Feed, names: Sequence[str]) -> list[Column]:
     """A stream's columns; of one of two its key under one name, and its rows as structs."""
-    columns = [sf.col(f"`{name}`") for name in names]
     if operator.second is None:
-        return columns
+        return [sf.col(f"`{name}`") for name in columns_of(operator)]
+    columns = [sf.col(f"`{name}`") for name in names]
     pairs = zip(feed.keyed.columns, operator.key_columns, strict=True)
     keys = [sf.col(f"`{mine}`").alias(name) for mine, name in pairs]
     return [*keys, sf.struct(*columns).alias(stream_column(feed.side))]
@@ -580,10 +581,11 @@ def _name_of(aside: str | OutputTag) -> str:
     return aside.name if isinstance(aside, OutputTag) else ""
 
 
-def _event_time(schema: StructType, column: str | None) -> Column:
+def _event_time(schema: StructType, column: str | None, shift_ms: int = 0) -> Column:
     """Milliseconds since 1970 of the event time column; null where none is declared."""
     if column is None:
         return sf.lit(None).cast("long")
-    if isinstance(schema[column].dataType, LongType):
-        return sf.col(f"`{column}`")
-    return sf.floor(sf.unix_micros(sf.col(f"`{column}`")) / sf.lit(_MS)).cast("long")
+    found = sf.col(f"`{column}`")
+    if not isinstance(schema[column].dataType, LongType):
+        found = sf.floor(sf.unix_micros(found) / sf.lit(_MS)).cast("long")
+    return found + sf.lit(shift_ms).cast("long") if shift_ms else found

@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from moorage_state.errors import CorruptState, UserError
-from moorage_state.formats import refuse_unknown
+from moorage_state.formats import read_json, refuse_unknown
 from moorage_state.snapshots import Cutter
 
 _VERSION = "v1"
@@ -205,8 +205,8 @@ def _offsets_text(header: str, lines: Sequence[str | None]) -> str:
 def _watermark(log: SparkLog) -> int:
     """The watermark that batch N ran under: the next one's is not known before N ends."""
     try:
-        return int(json.loads(log.header)["batchWatermarkMs"])
-    except (KeyError, TypeError, ValueError) as error:
+        return int(read_json(log.header)["batchWatermarkMs"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CorruptState(
             f"header of source offsets cannot be read: batch={log.batch_id} error={error!r}",
             advice="restore another checkpoint",
@@ -245,7 +245,7 @@ def _read_offsets(checkpoint_location: Path, batch_id: int, inputs: int) -> _Off
 
 def _query_id(metadata: str, checkpoint_location: Path) -> str:
     try:
-        return str(json.loads(metadata)["id"])
+        return str(read_json(metadata)["id"])
     except (KeyError, TypeError, ValueError) as error:
         path = str(checkpoint_location / "metadata")
         raise CorruptState(f"query id cannot be read: error={error!r}", path) from error
@@ -272,7 +272,7 @@ def _source_files(directory: Path, offset: str, previous: str | None) -> list[st
 def _file_source_position(offset: str) -> int | None:
     """The last entry of the file source's log that `offset` includes; None for other sources."""
     try:
-        parsed = json.loads(offset)
+        parsed = read_json(offset)
     except ValueError:
         return None
     position = parsed.get("logOffset") if isinstance(parsed, dict) else None

@@ -215,6 +215,7 @@ class _Subtask:
             else KeyLoop(*common)
         )
         self._rows_in = 0
+        self._dropped_before = 0
         self._read = [Tally()] * len(plan.upstreams)
         self._filter = RowFilter(plan)
         self._times = EventTimes(plan)
@@ -236,6 +237,7 @@ class _Subtask:
         if not self._opened:
             self._function.open(context)
             self._opened = True
+        self._dropped_before = self._function.late_rows_dropped
         self._function.open_epoch(context)
         self._store.sweep_expired()
         if self._operator_state is not None:
@@ -315,6 +317,7 @@ class _Subtask:
             next_timer=firing.next_timer(self._range) if firing is not None else NEVER,
             rows_in=self._rows_in,
             late_rows=self._times.late_rows,
+            late_rows_dropped=self._function.late_rows_dropped - self._dropped_before,
             max_event_time=self._times.newest,
             value_times=self._times.values,
             schemas=self._store.schemas,

@@ -231,7 +231,9 @@ class _ChunkStates:
         self._prefixes: list[bytes] = []
         self._runs_on = False
         self._raws: dict[bytes, _Raws] = {}
-        self._put: set[bytes] = set()
+        self._heads: dict[bytes, list[bytes]] = {}
+        # By state the positions that were put; None: all.
+        self._put: dict[bytes, set[int] | None] = {}
         self._waiting: dict[bytes, bytes | None] = {}
         self._cells: dict[bytes, bytes | None] = {}
         self.last = b""
@@ -241,31 +243,40 @@ class _ChunkStates:
         if not runs_on:
             self.finish()
         self._prefixes, self._runs_on = prefixes, runs_on
-        self._raws, self._put = {}, set()
+        self._raws, self._put, self._heads = {}, {}, {}
         self._store.begin_chunk(prefixes)
 
     def prefix_of(self, position: int) -> bytes:
         """What the stored state of a key of the chunk begins with."""
         return self._prefixes[position]
 
-    def get(self, state: Any) -> pa.Array:
+    def get(self, state: Any, of: "Positions | None" = None) -> pa.Array:
         """See `BatchContext.get_values`."""
         sid, codec = self._codec_of(state)
         raws, default = self._stored(sid), getattr(state, "default", None)
+        if of is not None:
+            raws = [raws[position] for position in of]
         return codec.decode(
             raws if default is None else [default if raw is None else raw for raw in raws]
         )
 
-    def put(self, state: Any, column: Any) -> None:
+    def put(self, state: Any, column: Any, of: "Positions | None" = None) -> None:
         """See `BatchContext.put_values`."""
         sid, codec = self._codec_of(state)
-        if len(column) != len(self._prefixes):
+        count = len(self._prefixes if of is None else of)
+        if len(column) != count:
             raise UserError(
                 f"a state is put for all keys of a chunk at once: values={len(column)} "
-                f"keys={len(self._prefixes)}; give one for each key, null to clear"
+                f"keys={count}; give one for each key, null to clear"
             )
-        self._raws[sid] = codec.encode(column)
-        self._put.add(sid)
+        if of is None:
+            self._raws[sid], self._put[sid] = codec.encode(column), None
+            return
+        raws, put = self._stored(sid), self._put.setdefault(sid, set())
+        for position, raw in zip(of, codec.encode(column), strict=True):
+            raws[position] = raw
+        if put is not None:
+            put.update(map(int, of))
 
     def get_at(self, state: Any, of: Positions, namespaces: Sequence[Positions]) -> pa.Array:
         """See `BatchContext.get_namespaced_values`."""
@@ -291,7 +302,8 @@ class _ChunkStates:
         self._cells.update(zip(cells, codec.encode(column), strict=True))
 
     def _cells_of(self, sid: bytes, of: Positions, namespaces: Sequence[Positions]) -> list[bytes]:
-        heads = [prefix + sid for prefix in self._prefixes]
+        if (heads := self._heads.get(sid)) is None:
+            heads = self._heads[sid] = [prefix + sid for prefix in self._prefixes]
         mine = map(heads.__getitem__, np.asarray(of, np.int64).tolist())
         return list(map(add, mine, encoded_namespaces(namespaces)))
 
@@ -299,20 +311,24 @@ class _ChunkStates:
         """Write what was put for all keys but the last, which waits."""
         prefixes = self._prefixes
         if self._cells:
-            mine, last = self._cells, prefixes[-1]
-            waiting = {cell: raw for cell, raw in mine.items() if cell.startswith(last)}
+            mine, running = self._cells, prefixes[-1]
+            waiting = {cell: raw for cell, raw in mine.items() if cell.startswith(running)}
             for cell in waiting:
                 del mine[cell]
             self._store.write_many(list(mine), list(mine.values()))
             self._cells = waiting
         # A key whose rows ran on into this batch is written now, unless it is also the last.
         if self._runs_on and len(prefixes) > 1:
-            self._write_waiting(prefixes[0], except_for=self._put)
-        for sid in sorted(self._put):
+            again = {sid for sid, put in self._put.items() if put is None or 0 in put}
+            self._write_waiting(prefixes[0], except_for=again)
+        last = len(prefixes) - 1
+        for sid, put in sorted(self._put.items(), key=lambda item: item[0]):
             raws = self._raws[sid]
-            self._store.write_many([prefix + sid for prefix in prefixes[:-1]], raws[:-1])
+            which = range(last) if put is None else sorted(put - {last})
+            self._store.write_many([prefixes[at] + sid for at in which], [raws[at] for at in which])
             # The rows of the last key may run on into the next batch: what was put for it waits.
-            self._waiting[sid] = raws[-1]
+            if put is None or last in put:
+                self._waiting[sid] = raws[-1]
         self.last = prefixes[-1]
 
     def finish(self) -> None:

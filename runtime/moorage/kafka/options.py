@@ -4,13 +4,13 @@ Called where a job is described, and by the source in Spark's own processes. Wha
 `kafka.` goes to librdkafka as it stands; its values may be secrets and are in no message.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from moorage_state.errors import UserError
+from moorage_state.formats import read_json
 
 __all__ = ["SourceOptions", "client_config"]
 
@@ -170,9 +170,9 @@ def _pattern(text: str) -> str:
 
 def _assigned(text: str) -> dict[str, tuple[int, ...]]:
     try:
-        parsed = json.loads(text)
+        parsed = read_json(text)
         found = {str(t): tuple(sorted({int(p) for p in each})) for t, each in parsed.items()}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, OverflowError, TypeError, AttributeError) as error:
         found = {}
         cause: Exception | None = error
     else:
@@ -190,9 +190,9 @@ def _starting(text: str) -> StartingOffsets:
     if text.lower() in named:
         return named[text.lower()]
     try:
-        parsed = json.loads(text)
+        parsed = read_json(text)
         return {str(t): {int(p): int(o) for p, o in each.items()} for t, each in parsed.items()}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, OverflowError, TypeError, AttributeError) as error:
         raise UserError(
             f"startingOffsets is 'earliest', 'latest' or JSON such as "
             f'\'{{"events":{{"0":23,"1":-2}}}}\' (-2 earliest, -1 latest): got={text!r:.200}'

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from moorage.kafka.client import DENIED, GONE, library
 from moorage_state.errors import Fenced, MoorageError, Retryable, UserError
-from moorage_state.formats import refuse_unknown, require_known_format
+from moorage_state.formats import read_json, refuse_unknown, require_known_format
 
 __all__ = ["OURS", "Ledger", "Transactions", "producer_config", "transactional_id"]
 
@@ -69,11 +69,11 @@ class Ledger:
             UserError: nobody's sink wrote it.
         """
         try:
-            found = json.loads(text)
+            found = read_json(text)
             require_known_format("record of a kafka sink", found["format"], _FORMAT, where)
             refuse_unknown("record of a kafka sink", found, _FIELDS, where)
             return cls(int(found["fence"]), int(found["checkpoint"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, OverflowError, KeyError, TypeError) as error:
             raise UserError(
                 f"the consumer group of a kafka sink has an offset that no sink wrote: {where} "
                 f"metadata={text!r:.100}; nobody else may commit to it: delete the group"

@@ -31,7 +31,7 @@ from moorage_state.snapshots import (
 )
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
 from moorage_state.stores import ObjectStore, in_parallel, open_store
-from moorage_state.stores.addresses import child
+from moorage_state.stores.addresses import child, opened
 
 Standing = Literal["restore point", "retained", "retired", "unfinished", "gone"]
 """`retired`: its objects are still there. `unfinished`: objects without an entry in the log, of a
@@ -121,6 +121,7 @@ class CheckpointRow:
             none to compare with.
         own_bytes: of the objects under `chk-<id>/`.
         problem: why the manifest cannot be read; or empty.
+        times: how long its steps took, as the driver wrote it; None where it did not.
     """
 
     id: int
@@ -136,6 +137,7 @@ class CheckpointRow:
     fence: int | None
     run: int | None
     problem: str = ""
+    times: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +309,7 @@ def _row(
         fence=entry.fence if entry else None,
         run=entry.run if entry else None,
         problem=problem,
+        times=manifest.extra.get("times") if manifest else None,
     )
 
 
@@ -317,12 +320,14 @@ def _savepoint_rows(
     if url is None:
         return []
     try:
-        store = open_store(url)
+        store = opened(open_store, url) if known else open_store(url)
     except UserError as error:
-        # A job that never took a savepoint has none; that its volume is not there looks the same.
         if not known:
             raise
-        warnings.append(f"no savepoints listed, as where none was ever taken: {error}")
+        warnings.append(f"no savepoints listed: {error}")
+        return []
+    if store is None:
+        warnings.append(f"no savepoints yet: savepointDir={url}")
         return []
     rows = in_parallel(
         (partial(_savepoint_row, child(url, name), name, now) for name in _folders(store)),

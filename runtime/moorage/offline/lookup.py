@@ -4,6 +4,8 @@ Called by every tool first. Reads logs and manifests, never files of state.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +65,30 @@ def find(text: str, name: str | None = None) -> Found:
         CorruptState: the log or the manifest is damaged.
         StoreUnavailable: the store does not answer.
     """
-    directories = directories_of(text)
+    with _named(text, name):
+        return _found(directories_of(text), name)
+
+
+@contextmanager
+def _named(text: str, name: str | None) -> Iterator[None]:
+    """Say of a directory that is not there, beside others that are, that the name is wrong."""
+    try:
+        yield
+    except UserError as error:
+        missing = error.__cause__
+        if not isinstance(missing, FileNotFoundError) or missing.filename is None:
+            raise
+        folder = Path(missing.filename)
+        if not folder.parent.is_dir():
+            raise  # perhaps no volume is mounted
+        where = f"path={text}" + (f" name={name}" if name else "")
+        raise UserError(
+            f"no checkpoint and no savepoint of this name: {where}; moorage snapshots ls JOB.yaml "
+            f"lists those that there are; if it lies on a volume, mount that"
+        ) from error
+
+
+def _found(directories: SnapshotDirectories, name: str | None) -> Found:
     if name is None:
         return find_snapshot(directories.checkpoints)
     checkpoint_id = checkpoint_id_of(name)

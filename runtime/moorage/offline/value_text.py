@@ -65,15 +65,23 @@ def parse_key(key_types: Sequence[str], text: str) -> tuple[Any, ...]:
     return tuple(map(_typed, key_types, items))
 
 
-def typed_key(key_types: Sequence[str], item: Any) -> tuple[Any, ...]:
-    """The key that JSON has: the value itself, or an array of several columns."""
-    items = item if isinstance(item, list) else [item]
-    if len(items) != len(key_types):
-        raise UserError(
-            f"key has another number of columns: key={item!r:.100}; give {len(key_types)} of types "
-            f"{list(key_types)}"
-        )
-    return tuple(map(_typed, key_types, items))
+def typed_key_reader(key_types: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """What reads a key that JSON has: the value itself, or an array of several columns."""
+    readers = [_typed_reader(ddl, "key") for ddl in key_types]
+    single = readers[0] if len(readers) == 1 else None
+
+    def key(item: Any) -> tuple[Any, ...]:
+        if single is not None and type(item) is not list:
+            return (single(item),)
+        items = item if isinstance(item, list) else [item]
+        if len(items) != len(readers):
+            raise UserError(
+                f"key has another number of columns: key={item!r:.100}; give {len(readers)} of "
+                f"types {list(key_types)}"
+            )
+        return tuple(read(one) for read, one in zip(readers, items, strict=True))
+
+    return key
 
 
 def parse_value(ddl: str, text: str, what: str) -> Any:

@@ -10,7 +10,7 @@ from moorage.driver.views import GraphView, NodeView
 from moorage.page.history import NodeFigures
 from moorage.page.parts import Arrow, Box, Clean, Drawing, Rows
 
-_WIDTH, _HEIGHT = 200.0, 96.0
+_WIDTH, _HEIGHT = 200.0, 116.0
 _GAP_X, _GAP_Y = 46.0, 24.0
 _LABELLED_GAP = 84.0
 _MOST_ALONG = 12
@@ -155,13 +155,11 @@ def _box(
         busy = figures.busy
         rows = f"{figures.rows_in or figures.rows_out:,.0f} rows/s"
         lines.append(f"{rows}, busy {busy:.0%}" if busy else rows)
-        odd = [f"skew {figures.skew:.1f}"] if figures.skew > 1.05 else []
-        odd += [f"{figures.late:,} late"] if figures.late else []
+        kept = [size(figures.state_bytes)] if figures.keeps_state else []
+        kept += [f"skew {figures.skew:.1f}"] if figures.skew > 1.05 else []
+        odd = [f"{figures.late:,} late"] if figures.late else []
         odd += [f"{figures.null_keys:,} null"] if figures.null_keys else []
-        if figures.keeps_state:
-            odd.insert(0, size(figures.state_bytes))
-        if odd:
-            lines.append(_short(", ".join(odd)))
+        lines += [_short(", ".join(some)) for some in (kept, odd) if some]
     kind = f"{node.kind} hot" if busy >= _HOT else node.kind
     return Box(x, y, _WIDTH, _HEIGHT, kind, lines, f"{name}\n{about}", min(busy, 1.0))
 

@@ -141,9 +141,9 @@ class RunHistory:
             now = self._clock()
         if not samples:
             return RunFacts(*facts)
-        # Where nothing comes for long there is no new sample: then rates fall.
-        seconds = max(now - samples[0].at, 1e-3)
-        first = {(one.uid, one.subtask): one for one in samples[0].subtasks}
+        base = _base(samples, now, in_epoch=facts[1].in_epoch)
+        seconds = max(now - base.at, 1e-3)
+        first = {(one.uid, one.subtask): one for one in base.subtasks}
         newest = samples[-1].subtasks
         busy = {
             (one.uid, one.subtask): min(_gain(one, first, "busy_seconds") / seconds, 1.0)
@@ -166,6 +166,20 @@ class RunHistory:
             for uid, some in by_uid.items()
         }
         return RunFacts(*facts, figures, busy)
+
+
+def _base(samples: Sequence[_Sample], now: float, *, in_epoch: bool) -> _Sample:
+    """What rates count from: the newest sample that is half a minute old.
+
+    Where that is the last one nothing has come since, and rates are nothing; unless an epoch is
+    under way, of which nothing is known before it is committed.
+    """
+    old = [one for one in samples if now - one.at >= _WINDOW_SECONDS]
+    if not old:
+        return samples[0]
+    if in_epoch and len(old) == len(samples):
+        return samples[max(len(samples) - 2, 0)]
+    return old[-1]
 
 
 def _rows(subtasks: Iterable[SubtaskView]) -> int:

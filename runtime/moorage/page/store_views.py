@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from moorage.driver.views import GraphView
+from moorage.driver.views import CheckpointTimes, GraphView
 from moorage.offline.description import Description
 from moorage.offline.listing import CheckpointRow, Listing, SavepointRow
 from moorage.page.charts import bars, summary
@@ -17,6 +17,7 @@ from moorage.page.parts import (
     MOST_ROWS,
     MOST_TEXT,
     Clean,
+    Detail,
     Page,
     Problem,
     Rows,
@@ -24,17 +25,19 @@ from moorage.page.parts import (
     count_text,
     moment_text,
 )
-from moorage.texts import size_text
+from moorage.texts import duration_text, size_text
 
 _STORED = (
     ("Id", "Standing", "Epoch", "Completed", "Size", "New", "Files", "Restore with"),
     frozenset({0, 2, 4, 5, 6}),
 )
 _RESTORABLE = ("restore point", "retained")
+_MOST_DETAILS = 10
 _SAVEPOINTS = (
     ("Name", "Standing", "Format", "Checkpoint", "Epoch", "Size", "Restore with"),
     frozenset({3, 4, 5}),
 )
+_SERVERS = (("Served by", "Duration", "Written", "Objects"), frozenset({1, 2, 3}))
 _NODES = (("Node", "Kind", "What"), frozenset[int]())
 _STATES = (("Operator", "State", "Kind", "Type", "Keys"), frozenset[int]())
 _RANGES = (
@@ -172,7 +175,44 @@ def _checkpoints(found: Sequence[CheckpointRow], clean: Clean) -> Section:
     history = Rows("History", *_STORED, rows, len(newest) - len(rows))
     figures = summary("Summary", "Of a checkpoint", series)
     tables = [figures, history] if there else [history]
-    return Section("checkpoints", "Checkpoints", charts=charts if there else (), tables=tables)
+    details = [_detail(row, times, clean) for row in newest if (times := _times(row)) is not None][
+        :_MOST_DETAILS
+    ]
+    return Section(
+        "checkpoints",
+        "Checkpoints",
+        charts=charts if there else (),
+        tables=tables,
+        details=details,
+    )
+
+
+def _times(row: CheckpointRow) -> CheckpointTimes | None:
+    """How long it took, where its manifest says so in the way that is known here."""
+    try:
+        return msgspec.convert(row.times, CheckpointTimes)
+    except msgspec.ValidationError:
+        return None
+
+
+def _detail(row: CheckpointRow, times: CheckpointTimes, clean: Clean) -> Detail:
+    pairs = [
+        ("Pause of the job", duration_text(times.pause_seconds)),
+        ("Upload", duration_text(times.upload_seconds)),
+    ]
+    slowest = sorted(times.servers, key=lambda one: -one.seconds)[:MOST_ROWS]
+    rows = [
+        (
+            clean(one.place),
+            duration_text(one.seconds),
+            size_text(one.bytes_written),
+            f"{one.objects:,}",
+        )
+        for one in slowest
+    ]
+    left = len(times.servers) - len(rows)
+    servers = Rows("By server, slowest first", *_SERVERS, rows, left)
+    return Detail(f"checkpoint-{row.id}", f"Checkpoint {row.id}", pairs, [servers])
 
 
 def _savepoints(found: Sequence[SavepointRow], clean: Clean) -> Section:

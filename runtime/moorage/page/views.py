@@ -116,6 +116,7 @@ def _overview(now: JobProgress, clean: Clean) -> Section:
         ("Restored from", clean(now.restored_from or "nothing: an empty start")),
         ("Rewinds", str(now.rewinds)),
         ("Late rows", f"{now.odd.late:,}"),
+        ("Dropped as too late", f"{now.odd.late_dropped:,}"),
         ("Null keys", f"{now.odd.null_keys:,}"),
     ]
     if now.executors.desired:

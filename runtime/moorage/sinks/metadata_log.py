@@ -16,7 +16,6 @@ fewer their own setting, so a new log begins with two empty ones). It is ten at 
 the list grows, so that a checkpoint writes about as much however long the list is: see `End`.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -30,6 +29,7 @@ from moorage_state.errors import (
     StoreUnavailable,
     UserError,
 )
+from moorage_state.formats import read_json
 from moorage_state.stores import ObjectInfo, ObjectStore, delete_all
 
 LOG_PREFIX = "_spark_metadata/"
@@ -277,7 +277,7 @@ def _compacts(entries: Mapping[int, ObjectInfo]) -> list[int]:
 
 def _path(line: str, where: str) -> str:
     try:
-        return str(json.loads(line)["path"])
+        return str(read_json(line)["path"])
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(where) from error
 

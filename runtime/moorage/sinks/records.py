@@ -17,7 +17,7 @@ from typing import Any
 
 from moorage.api.sinks import SinkRetire
 from moorage_state.errors import CorruptState
-from moorage_state.formats import refuse_unknown, require_known_format
+from moorage_state.formats import read_json, refuse_unknown, require_known_format
 
 Records = dict[int, list[Any]]
 """Published files by checkpoint."""
@@ -139,11 +139,11 @@ def _without(files: list[Any], gone: Collection[str]) -> list[Any]:
 
 def _parts(data: bytes, path: str) -> Mapping[int, list[Any]]:
     try:
-        record = json.loads(data)
+        record = read_json(data)
         require_known_format("record of published output", record["format"], _FORMAT, path)
         refuse_unknown("record of published output", record, _FIELDS, path)
         if "checkpoints" in record:
             return {int(i): list(files) for i, files in record["checkpoints"].items()}
         return {int(record["checkpoint"]): list(record["files"])}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
         raise CorruptState("a record of published output is damaged", path, _ADVICE) from error

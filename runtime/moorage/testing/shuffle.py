@@ -33,7 +33,14 @@ from moorage.engine.columns import (
     stream_column,
 )
 from moorage.engine.output_types import misfit
-from moorage.engine.plan import TIES, EpochPlan, EpochPlanner, has_inputs_column, is_timed
+from moorage.engine.plan import (
+    TIES,
+    EpochPlan,
+    EpochPlanner,
+    columns_of,
+    has_inputs_column,
+    is_timed,
+)
 from moorage.engine.subtask import stage_rows
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.canonical.hashing import key_groups
@@ -63,9 +70,17 @@ def input_table(uid: str, schema: pa.Schema, rows: Sequence[Any]) -> pa.Table:
         if reason:
             raise UserError(
                 f"a value does not fit its column: input={uid} column={column.name} "
-                f"declared={column.type}: {reason}; give a value of this type"
+                f"declared={column.type}: {reason}{_advice(column.type, reason)}"
             )
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _advice(kind: pa.DataType, reason: str) -> str:
+    if "; give" in reason:
+        return ""
+    if pa.types.is_timestamp(kind):
+        return "; give a datetime with a time zone, as datetime(2026, 1, 2, tzinfo=UTC)"
+    return "; give a value of this type"
 
 
 def _as_tuple(uid: str, names: Sequence[str], row: Any) -> tuple[Any, ...]:
@@ -168,7 +183,9 @@ class Shuffle:
                 heads = _EMPTY
         engine = engine.append_column(GROUP_COLUMN, self._groups(operator, feed, stream))
         if is_timed(operator):
-            engine = engine.append_column(TIME_COLUMN, _times(stream, feed.event_time))
+            engine = engine.append_column(
+                TIME_COLUMN, _times(stream, feed.event_time, feed.event_time_shift_ms)
+            )
         if has_inputs_column(operator):
             inputs = pa.array(np.full(len(stream), index, np.int32))
             engine = engine.append_column(INPUT_COLUMN, inputs)
@@ -255,7 +272,7 @@ class Shuffle:
 def _row_columns(operator: OperatorNode, feed: Feed, rows: pa.Table) -> pa.Table:
     """A stream's columns; of one of two its key under one name, and its rows as structs."""
     if operator.second is None:
-        return rows
+        return rows.select(columns_of(operator))
     structs = rows.to_struct_array() if len(rows) else pa.array([], pa.struct(rows.schema))
     pairs = zip(feed.keyed.columns, operator.key_columns, strict=True)
     keys = {name: rows.column(mine) for mine, name in pairs}
@@ -273,16 +290,16 @@ def _beside(one: pa.Table, other: pa.Table) -> pa.Table:
     return pa.table({**columns, **dict(zip(other.column_names, other.columns, strict=True))})
 
 
-def _times(rows: pa.Table, column: str | None) -> pa.Array:
+def _times(rows: pa.Table, column: str | None, shift_ms: int = 0) -> pa.Array:
     """Milliseconds since 1970 of the event time column; null where none is declared."""
     if column is None:
         return pa.nulls(len(rows), pa.int64())
     stamps = rows.column(column).combine_chunks()
     if not pa.types.is_timestamp(stamps.type):
-        return stamps
+        return pc.add(stamps, shift_ms)
     micros = stamps.cast(pa.timestamp("us", stamps.type.tz)).cast(pa.int64())
     floored = np.floor_divide(micros.fill_null(0).to_numpy(), _MS)
-    return pa.array(floored, mask=micros.is_null().to_numpy(zero_copy_only=False))
+    return pa.array(floored + shift_ms, mask=micros.is_null().to_numpy(zero_copy_only=False))
 
 
 def _numbered(rows: pa.Table) -> pa.Table:

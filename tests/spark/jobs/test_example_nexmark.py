@@ -1,12 +1,16 @@
-"""Nexmark's queries as jobs: killed half way, gone on with another parallelism, and exact.
+"""Nexmark's queries as jobs: rescaled while they run, killed, gone on rescaled again, and exact.
+
+Inputs have different speeds, each way: an epoch takes a file of each, and one has fewer files.
 
 What each run prints, rows per second and processor time per row, is seen with `-s`.
 """
 
 import importlib
 import re
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +23,20 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 NEXMARK = Path(__file__).parents[3] / "examples" / "nexmark"
 EVENTS = 400_000
-FILES = {"persons": 20, "auctions": 24, "bids": 24}
-BEFORE, AFTER = 2, 3
+SPEEDS = {
+    "bids-are-slow": {"persons": 24, "auctions": 36, "bids": 72},
+    "bids-are-ahead": {"persons": 72, "auctions": 48, "bids": 24},
+}
+PATIENCE_SECONDS = 400
+# Begins with, is given while it runs, and goes on with after it was killed.
+FIRST, LIVE, LAST = 2, 4, 3
+OF_TWO_INPUTS = {"q3", "q4", "q6", "q8"}
+CASES = [
+    (f"q{n}", speed)
+    for n in range(9)
+    for speed in SPEEDS
+    if f"q{n}" in OF_TWO_INPUTS or speed == "bids-are-slow"
+]
 _PROGRESS = re.compile(r"running: epoch \d+, ([\d,]+) rows")
 
 
@@ -37,11 +53,12 @@ def modules():
 
 
 @pytest.fixture(scope="module")
-def world(modules, tmp_path_factory):
-    """The folder with the files of all events."""
+def worlds(modules, tmp_path_factory):
+    """The folders with the files of all events, by speeds of the inputs."""
     events, _ = modules
-    folder = tmp_path_factory.mktemp("nexmark")
-    events.write(events.generate(EVENTS), folder, FILES)
+    folder, seen = tmp_path_factory.mktemp("nexmark"), events.generate(EVENTS)
+    for speed, files in SPEEDS.items():
+        events.write(seen, folder / speed, files)
     return folder
 
 
@@ -52,8 +69,30 @@ def manifest(home: JobHome, query: str, parallelism: int) -> None:
             "mainFile": f"local://{NEXMARK}/job.py",
             "args": [query, str(home.path / "in"), str(home.out)],
         },
-        scaling={"parallelism": parallelism},
+        scaling={"parallelism": parallelism, "mode": "InPlaceParallelism"},
     )
+
+
+def parallelism_of(home: JobHome) -> set[int]:
+    """Of the operators in the newest checkpoint; of q0, which has none, nothing."""
+    return {one.parallelism for one in newest_manifest(home.checkpoints).operators.values()}
+
+
+def wait_for_more(home: JobHome, process: subprocess.Popen) -> None:
+    """Wait until two more checkpoints are complete; the job is not to end before."""
+    known = len(home.completed())
+    wait_until(
+        lambda: len(home.completed()) > known + 1 or process.poll() is not None,
+        PATIENCE_SECONDS,
+        "two more checkpoints",
+    )
+    assert process.poll() is None, f"it ended too early\n{home.log()}"
+
+
+def rescale(home: JobHome, parallelism: int) -> None:
+    """Have the job run on with another number of subtasks."""
+    command = [sys.executable, "-m", "moorage.cli", "rescale", "job.yaml", str(parallelism)]
+    subprocess.run(command, cwd=home.path, check=True, timeout=PATIENCE_SECONDS)
 
 
 def watch(home: JobHome) -> list[tuple[float, float, int]]:
@@ -66,37 +105,37 @@ def watch(home: JobHome) -> list[tuple[float, float, int]]:
         rows = int(told[-1].replace(",", "")) if told else 0
         if rows > (samples[-1][2] if samples else 0):
             samples.append((time.monotonic(), tree_seconds(process.pid) or 0.0, rows))
-        time.sleep(0.05)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)
     assert process.returncode == 0, home.log()
     return samples
 
 
-@pytest.mark.parametrize("query", [f"q{n}" for n in range(9)])
-def test_a_query_is_exact_after_a_kill_with_another_parallelism(
-    modules: Any, world: Any, tmp_path: Path, query: str
+@pytest.mark.parametrize(("query", "speed"), CASES)
+def test_a_query_is_exact_though_it_is_rescaled_killed_and_rescaled_again(
+    modules: Any, worlds: Path, tmp_path: Path, query: str, speed: str
 ) -> None:
     _, oracle = modules
-    folder = world
-    home = JobHome.make(tmp_path / query, NEXMARK / "job.py", folder)
+    home = JobHome.make(tmp_path / query, NEXMARK / "job.py", worlds / speed)
     try:
-        manifest(home, query, BEFORE)
-        first = home.start()
-        wait_until(lambda: home.completed() or first.poll() is not None, 120, "a checkpoint")
-        assert first.poll() is None, home.log()
-        kept = home.wait_for_checkpoints(2)
-        wait_until(lambda: len(home.completed()) > len(kept), 120, "another checkpoint")
-        assert first.poll() is None, f"it ended before it was killed\n{home.log()}"
-        kill_group(first)
-        manifest(home, query, AFTER)
+        manifest(home, query, FIRST)
+        process = home.start()
+        wait_for_more(home, process)
+        stateful = bool(parallelism_of(home))
+        if stateful:
+            rescale(home, LIVE)
+            wait_for_more(home, process)
+            assert parallelism_of(home) == {LIVE}
+            assert home.log().count("starting spark") == 1
+        kill_group(process)
+        manifest(home, query, LAST)
         samples = watch(home)
         assert "restored from" in home.log()
-        operators = newest_manifest(home.checkpoints).operators
-        assert {one.parallelism for one in operators.values()} <= {AFTER}
-        status = oracle.main([query, str(home.path / "in"), str(home.out)])
-        (began, cpu_before, early), (ended, cpu_after, late) = samples[0], samples[-1]
-        assert status == 0
+        assert parallelism_of(home) == ({LAST} if stateful else set())
+        assert oracle.main([query, str(home.path / "in"), str(home.out)]) == 0
     finally:
         home.end()
+    (began, cpu_before, early), (ended, cpu_after, late) = samples[0], samples[-1]
     print(  # noqa: T201 - what was measured
         f"{query}: {late - early:,} rows, {(late - early) / (ended - began):,.0f} rows/s, "
         f"{(cpu_after - cpu_before) / (late - early) * 1e6:,.0f} us of processor per row"

@@ -6,12 +6,14 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from moorage_testing.batches import KEYS, add_batch, counted, start_and_wait, stop
 from moorage_testing.jobs import JobHome, wait_until
 from moorage_testing.oracle import newest_manifest, stored_values
 
+from moorage.driver.views import CheckpointTimes
 from moorage.state import read
 from moorage_state.keygroups import range_of
 from moorage_state.snapshots import LineageLog, Rescaled, Run
@@ -113,6 +115,9 @@ def test_a_job_goes_from_two_to_four_to_three_subtasks_under_load(home):
     ], "the same driver goes on, from the checkpoint that was named"
     assert home.log().count("starting spark") == 1
     assert "rewinding" not in home.log()
+
+    times = msgspec.convert(newest_manifest(home.checkpoints).extra["times"], CheckpointTimes)
+    assert times.upload_seconds >= max(one.seconds for one in times.servers) > 0
 
     # The manifest says two as before: what was decided since still holds.
     add_batch(home.path.parent / "events", number)

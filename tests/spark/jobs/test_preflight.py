@@ -34,11 +34,12 @@ def home(tmp_path_factory):
     return path
 
 
-def tried(home, job_file=COUNTING, store_task=PREFLIGHT, **scaling):
+def tried(home, job_file=COUNTING, store_task=PREFLIGHT, *, leave=False, **scaling):
     """The exit status and the answer of the pod's process."""
     spec = job_spec(
         application={"mainFile": f"local://{job_file}", "args": [str(home)]},
         state={"checkpointDir": f"file://{home}/state"},
+        restore={"allowNonRestoredState": leave},
         upgrade={"mode": "LastCheckpoint", "preflight": True},
         scaling={"parallelism": 2, "maxParallelism": 16, **scaling},
     )
@@ -62,7 +63,7 @@ def tried(home, job_file=COUNTING, store_task=PREFLIGHT, **scaling):
 
 def test_a_job_that_could_start_passes_and_says_what_it_would_restore(home):
     before = sorted((home / "state").rglob("*"))
-    status, answer = tried(home)
+    status, answer = tried(home, leave=True)
     assert (status, answer["state"]) == (0, "Completed")
     assert answer["result"]["restore"] == "chk-1"
     assert "1 stateful operators, begins from chk-1" in answer["result"]["text"]
@@ -70,6 +71,13 @@ def test_a_job_that_could_start_passes_and_says_what_it_would_restore(home):
     # It takes hold of nothing: neither the lock nor the fence of what runs.
     assert sorted((home / "state").rglob("*")) == before
     assert not list(home.glob("moorage-preflight-*"))
+
+
+def test_state_of_an_operator_that_has_another_uid_now_is_refused_as_by_a_start(home):
+    status, answer = tried(home)
+    assert (status, answer["code"], answer["retryable"]) == (1, "restore_point_incompatible", False)
+    assert "no longer has: uids=['counts'] job=['count']" in answer["message"]
+    assert "restore.uidMapping (counts: NEW_UID)" in answer["message"]
 
 
 def test_a_job_that_does_not_fit_its_restore_point_is_refused_before_spark_starts(home):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 from benchmarks.request import EngineRun
-from benchmarks.results import Spread, failures, figures, goals
+from benchmarks.results import Spread, costs, failures, figures, goals
 
 
 def figure_of(runs, engine, shape="one"):
@@ -91,3 +91,15 @@ def test_no_numbers_have_no_spread():
 def test_a_run_survives_its_way_through_a_file(run):
     given = run(checkpoints=2, versions={"java": "17"})
     assert EngineRun.from_json(json.loads(json.dumps(given.to_json()))) == given
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(4.6, True), (4.7, False)])
+def test_what_a_changelog_costs_is_held_against_its_limit(run, seconds, kept):
+    runs = [run(cpu_seconds=4.0), run("moorage-changelog", cpu_seconds=seconds)]
+    (cost,) = costs(figures(runs))
+    assert cost.ratio == pytest.approx(seconds / 4.0)
+    assert cost.kept is kept
+
+
+def test_a_cost_without_the_base_engine_is_none(run):
+    assert costs(figures([run("moorage-changelog"), run("tws-rows")])) == []

@@ -8,7 +8,7 @@ from moorage_operator.loop import Reconciler
 
 
 async def settled(jobs):
-    fleet = Fleet(jobs)
+    fleet = Fleet(jobs=jobs)
     setattr(asyncio.get_running_loop(), "time", lambda: fleet.seconds)  # noqa: B010
     await fleet.settle()
     await fleet.begin()
@@ -73,3 +73,16 @@ async def test_a_job_that_changes_nothing_is_not_decided_upon_anew(monkeypatch):
     fleet.touch()
     await fleet.run(3)
     assert len(decided) == 2
+
+
+async def test_a_checkpoint_a_minute_is_decided_upon_once_in_five_minutes(monkeypatch):
+    fleet, decided = await settled(2), []
+    decide = fleet.reconciler._decide_job
+
+    def counted(world):
+        decided.append(world)
+        return decide(world)
+
+    monkeypatch.setattr(fleet.reconciler, "_decide_job", counted)
+    await fleet.run(3010, fleet.checkpoint)
+    assert 2 * 8 <= len(decided) <= 2 * 11

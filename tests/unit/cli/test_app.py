@@ -26,7 +26,7 @@ class Recorder:
 
     def __call__(self, job, job_dir, options, listener):
         self.calls.append((job, job_dir, options))
-        listener(JobProgress(epoch=1, phase="running"))
+        listener(JobProgress(epoch=1, epochs=1, phase="running"))
         if isinstance(self.end, Exception):
             raise self.end
         return self.end

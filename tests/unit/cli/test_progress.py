@@ -31,6 +31,7 @@ RUNNING = JobProgress(
     state_bytes=12_897_484,
     last_checkpoint=checkpoint(),
     phase="running",
+    epochs=2,
     bound=(1_234_567, 2_000_000),
     restored_from="chk-5",
 )
@@ -58,9 +59,33 @@ def test_a_line_says_what_is_odd_about_rows_where_anything_is():
 
 
 def test_a_run_that_has_just_begun_has_a_line_too():
-    assert plain_line(JobProgress(phase="running"), NOW) == (
-        "running: epoch 0, 0 rows, 0 rows/s, state 0 B, checkpoint none yet"
+    begun = JobProgress(phase="running")
+    assert plain_line(begun, NOW) == "running: waiting for the first rows"
+    begun = replace(begun, epoch_began=NOW - timedelta(seconds=75))
+    told = "epoch 1 under way for 1m15s (the first one takes longest: Spark compiles what it runs)"
+    assert plain_line(begun, NOW) == f"running: {told}"
+    assert "epoch 1 under way for 1m15s" in render(begun)
+
+
+def test_an_epoch_that_takes_long_is_told_of_before_it_ends():
+    assert "under way" not in plain_line(
+        replace(RUNNING, epoch_began=NOW - timedelta(seconds=4)), NOW
     )
+    long = replace(RUNNING, epoch_began=NOW - timedelta(seconds=12))
+    assert "state 12.3 MiB, epoch 43 under way for 12s, checkpoint 7" in plain_line(long, NOW)
+    assert "42, epoch 43 under way for 12s" in render(long)
+
+
+def test_a_line_names_what_is_being_restored_and_no_size_that_is_not_known():
+    restoring = JobProgress(phase="restoring", restoring_from="chk-2")
+    assert plain_line(restoring, NOW) == "restoring: from chk-2"
+    assert "chk-2" in render(restoring)
+    unknown = replace(
+        RUNNING, state_bytes=0, last_checkpoint=replace(checkpoint(), bytes_uploaded=0)
+    )
+    line = plain_line(unknown, NOW)
+    assert "98,765 rows/s, checkpoint 7 (3s ago), restored from chk-5" in line
+    assert "0 B" not in line + render(unknown)
 
 
 def test_nothing_but_messages_is_shown_before_there_is_a_run():
@@ -139,7 +164,7 @@ def test_plain_progress_is_at_most_one_line_a_second_and_the_last_is_never_lost(
     stream, clock = io.StringIO(), Clock()
     with PlainDisplay(stream, monotonic=clock, now=lambda: NOW) as display:
         for epoch in range(1, 31):
-            display(JobProgress(epoch=epoch, phase="running"))
+            display(JobProgress(epoch=epoch, phase="running", epochs=epoch))
             clock.seconds += 0.125
     epochs = [int(line.split("epoch ")[1].split(",")[0]) for line in lines_of(stream)]
     assert epochs == [1, 9, 17, 25, 30]

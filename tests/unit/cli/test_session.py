@@ -23,8 +23,8 @@ import moorage.cli.app as app
 from moorage.driver.types import RunOutcome, JobProgress, RunResult
 
 def runner(job, job_dir, options, listener):
-    listener(JobProgress(epoch=1, phase="running"))
-    listener(JobProgress(epoch=3, rows_total=9, phase={phase!r}, message="is there"))
+    listener(JobProgress(epoch=1, epochs=1, phase="running"))
+    listener(JobProgress(epoch=3, epochs=3, rows_total=9, phase={phase!r}, message="is there"))
     while True:
         if options.stop.wait(0.02) and {listens}:
             return RunResult(RunOutcome.STOPPED, epoch=3, rows_total=9, seconds=0.1)

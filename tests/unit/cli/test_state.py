@@ -190,7 +190,7 @@ def test_a_state_is_exported_to_a_file(moorage, directory, tmp_path):
         (["export", "{dir}", "visits/visit", "{dir}/x.txt"], 2, "end it in .parquet"),
         (["export", "{dir}", "visits/visit", "{dir}/gone/x.csv"], 7, "a directory that exists"),
         (["ls", "{dir}/chk-9"], 2, "retained are: chk-3, chk-2"),
-        (["ls", "{dir}-gone"], 2, "does not exist"),
+        (["ls", "{dir}-gone"], 2, "of this name"),
     ],
 )
 def test_what_is_typed_wrong_is_answered_with_what_to_do(

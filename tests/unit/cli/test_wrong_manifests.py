@@ -62,7 +62,7 @@ WRONG = {
     ),
     "a required field of a wrong type beside everything else": manifest(
         "restore: {mode: Snapshot, snapshotName: one}",
-        scaling="scaling: {parallelism: two, autoscaler: {enabled: true}}",
+        scaling="scaling: {parallelism: two}",
         state=options(**{"rocksdb.thread.num": "many"}),
     ),
     "a field in the wrong place": manifest("parallelism: 2", scaling="scaling: {paralelism: 2}"),

@@ -1,6 +1,6 @@
 """What is shown of a run: its graph, what subtasks did, and where an epoch's time went."""
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any, cast
 
 import msgspec
@@ -8,7 +8,7 @@ import pytest
 
 from moorage.api.file_sink import FileSink
 from moorage.api.functions import KeyedProcessFunction, OutputTag
-from moorage.api.graph import Branch, InputNode, JobGraph, OperatorNode, SinkNode
+from moorage.api.graph import Branch, InputNode, JobGraph, KeyedInput, OperatorNode, SinkNode
 from moorage.api.streams import DataStream
 from moorage.driver.figures import Figures, graph_view
 from moorage.driver.views import GraphView, NodeView
@@ -70,6 +70,17 @@ def test_a_graph_shows_each_node_once_and_who_reads_what():
         ("count", "late", "late"),
         ("clicks", "raw", ""),
     ]
+
+
+def test_both_streams_of_an_operator_over_two_are_drawn():
+    orders, payments = InputNode("orders", NOTHING), InputNode("payments", NOTHING)
+    joined = replace(
+        operator_of("joined", stream((Branch(orders),))),
+        second=KeyedInput(stream((Branch(payments),)), ("order",)),
+    )
+    view = graph_view(JobGraph([orders, payments], [joined], []))
+    names = [(view.nodes[a].uid, view.nodes[b].uid) for a, b, _ in view.edges]
+    assert names == [("orders", "joined"), ("payments", "joined")]
 
 
 def test_a_manifest_has_the_graph_as_it_is_shown(made_at):

@@ -27,7 +27,7 @@ from moorage.engine.acks import Ack, EpochOutcome
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.kv_states import KvStateLocationRegistry, NoKvStatesYet, UnknownKvState
 from moorage.engine.range_access import BoundRange, connect_to
-from moorage.offline.value_text import parse_key, typed_key
+from moorage.offline.value_text import parse_key, typed_key_reader
 from moorage.queryable import QueryableStateClient
 from moorage_state.canonical.hashing import key_groups
 from moorage_state.descriptors import (
@@ -593,8 +593,8 @@ def test_a_key_of_several_columns_that_is_arrays_in_arrays_is_refused():
 
 
 def test_a_key_out_of_json_is_of_its_type_or_refused():
-    assert typed_key(["bigint"], 7) == typed_key(["bigint"], "7") == (7,)
-    assert typed_key(["boolean"], True) == (True,)
+    assert typed_key_reader(["bigint"])(7) == typed_key_reader(["bigint"])("7") == (7,)
+    assert typed_key_reader(["boolean"])(True) == (True,)
     for ddl, item in (("bigint", True), ("bigint", None), ("string", 7), ("boolean", 1)):
         with pytest.raises(UserError, match="not of its type"):
-            typed_key([ddl], item)
+            typed_key_reader([ddl])(item)

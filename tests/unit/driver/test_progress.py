@@ -1,5 +1,6 @@
 """What counts as a sign that a run gets on, while an epoch takes long and between epochs."""
 
+import json
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from moorage.driver import query
-from moorage.driver.query import Liveness
+from moorage.driver.query import Liveness, lag_of
 from moorage.driver.reporter import Reporter
 
 
@@ -18,6 +19,7 @@ class FakeSpark:
         self.stages: dict[int, tuple[int, int] | None] = {}
         self.triggered = False
         self.fails = False
+        self.lastProgress: Any = None
 
     @property
     def sparkContext(self) -> Any:  # noqa: N802  Spark's name
@@ -148,3 +150,43 @@ def test_an_epoch_ends_with_its_commit_and_with_whatever_else_begins(seen):
     seen.epoch_began()
     assert moves(seen, lambda: seen.epoch(1, 10, 0, None, 2.0)) == 1
     assert not seen.progress.in_epoch
+
+
+KAFKA = {"clicks": {"0": 40, "1": 7}}
+
+
+@pytest.mark.parametrize(
+    ("sources", "rows"),
+    [
+        ([(KAFKA, {"clicks": {"0": 100, "1": 7}})], 60),
+        ([(json.dumps(KAFKA), json.dumps({"clicks": {"0": 41, "1": 9}}))], 3),
+        ([(KAFKA, KAFKA)], 0),
+        ([(KAFKA, {"clicks": {"0": 40, "1": 7, "2": 5}})], 5),
+        ([(KAFKA, {"clicks": {"0": 30, "1": 8}}), (KAFKA, {"clicks": {"0": 45}})], 6),
+        ([(5, 9)], None),
+        ([({"logOffset": 3}, None)], None),
+        ([("not json", "not json")], None),
+        ([({"logOffset": 3}, None), (KAFKA, {"clicks": {"0": 50}})], 10),
+        ([], None),
+    ],
+)
+def test_lag_is_counted_where_offsets_are_rows(sources, rows):
+    assert lag_of(sources) == rows
+
+
+def test_the_lag_of_a_trigger_is_told_once(spark, seen):
+    now = [0.0]
+    life = Liveness(spark, seen.lives, clock=lambda: now[0], tell_lag=seen.lag)
+    spark.lastProgress = SimpleNamespace(
+        timestamp="t1",
+        sources=[SimpleNamespace(endOffset=KAFKA, latestOffset={"clicks": {"0": 50}})],
+    )
+    now[0] = 10.0
+    life.between(spark)
+    now[0] = 20.0
+    life.between(spark)
+    assert (seen.progress.lag_rows, seen.progress.lag_looks) == (10, 1)
+    spark.lastProgress.timestamp = "t2"
+    now[0] = 30.0
+    life.between(spark)
+    assert seen.progress.lag_looks == 2

@@ -53,3 +53,20 @@ def test_what_clocks_are_corrected_by_every_day_is_not_worth_a_word(
     reporter.clock(behind_ms)
     assert told(caplog) == []
     assert reporter.progress.clock_behind_seconds == behind_ms // 1000
+
+
+def test_what_is_restored_and_the_epoch_under_way_are_told_while_they_last(
+    reporter: Reporter,
+) -> None:
+    reporter.restoring("chk-2")
+    assert (reporter.progress.phase, reporter.progress.restoring_from) == ("restoring", "chk-2")
+    assert reporter.progress.restored_from is None, "nothing is restored yet"
+    reporter.phase("running")
+    assert reporter.progress.restoring_from is None
+    reporter.epoch_began()
+    assert reporter.progress.epoch_began is not None
+    reporter.epoch(1, 10, 0, None)
+    assert reporter.progress.epoch_began is None
+    reporter.epoch_began()
+    reporter.phase("rewinding")
+    assert reporter.progress.epoch_began is None

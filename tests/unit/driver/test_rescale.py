@@ -367,7 +367,7 @@ def test_another_one_that_no_manifest_asked_for_keeps_what_the_manifest_says(liv
 def test_what_the_log_says_does_not_count_where_there_are_fewer_key_groups_by_now(live):
     live.writer.append(Rescaled(1, 1, 2, 6, 4))
     job: Any = Width(4, max_parallelism=5)
-    settings = in_force(job, live.writer)
+    settings = in_force(job, live.writer.entries)
     assert settings.parallelism == 4
     follow_manifest(settings, live.writer, Choice(None, explicit=True))
     assert live.entries()[-1] == Rescaled(1, 0, 0, 4, 4), "a rewind must not bring it back"

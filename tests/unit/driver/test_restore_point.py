@@ -12,7 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace as changed
 
 from moorage.api.graph import JobGraph
-from moorage.driver.lineage import hold_lineage
+from moorage.driver.lineage import hold_lineage, seen_lineage
 from moorage.driver.refusals import (
     AdoptRequired,
     DirectoryConflict,
@@ -28,8 +28,10 @@ from moorage.driver.restore_point import (
     Choice,
     adopting,
     check_fits,
+    check_operators,
     check_settings,
     choose,
+    lay_sources,
     renamed,
 )
 from moorage.driver.runner import run_job
@@ -450,3 +452,63 @@ def test_a_lineage_whose_job_ended_and_kept_nothing_begins_empty_only_if_that_is
         lineage.choose(writer, ORDERS)
     chosen = lineage.choose(writer, replace(ORDERS, mode="Empty", order_id="o-1"))
     assert (chosen.manifest, chosen.explicit) == (None, True)
+
+
+def test_state_of_operators_that_are_gone_is_left_behind_only_where_the_job_says_so(lineage):
+    writer = lineage.claim()
+    made = checkpoint_manifest(writer.lineage, 1, operators={"counts": _stored("counts")})
+    with pytest.raises(RestorePointIncompatible, match=r"no longer has: uids=.'counts'") as refused:
+        check_operators(made, ["joined"], lineage.settings())
+    assert "uidMapping (counts: NEW_UID)" in str(refused.value)
+    check_operators(made, ["joined", "counts"], lineage.settings())
+    check_operators(made, ["joined"], lineage.settings(allowNonRestoredState=True))
+    check_operators(renamed(made, {"counts": "joined"}), ["joined"], lineage.settings())
+
+
+def _stored(uid: str) -> OperatorState:
+    handle = RangeHandle(
+        uid=uid, start=0, end=15, epoch=1, digest="d", backend_uuid="b", files=[], bytes_total=0
+    )
+    return OperatorState(parallelism=1, key_types=["string"], states=[], subtasks=[handle])
+
+
+def test_the_sources_of_a_point_are_laid_as_a_start_lays_them(lineage, tmp_path):
+    writer = lineage.claim()
+    source = {
+        "query_id": "q",
+        "metadata": '{"id": "q"}',
+        "batch_id": 0,
+        "header": '{"batchWatermarkMs": 0}',
+        "previous_header": None,
+        "inputs": {"events": {"offset": "{}", "previous": None, "files": {}}},
+    }
+    choice = Choice(checkpoint_manifest(writer.lineage, 1, source=source), explicit=False)
+    folder, settings = tmp_path / "spark", lineage.settings()
+    with pytest.raises(RestorePointIncompatible, match=r"not in the job: dropped=.'events'"):
+        lay_sources(choice, lineage.objects, folder, ["orders"], settings)
+    assert not folder.exists()
+    log = lay_sources(choice, lineage.objects, folder, ["events", "orders"], settings)
+    assert log is not None
+    assert (folder / "offsets" / "0").exists()
+
+
+@pytest.mark.usefixtures("started")
+def test_a_lineage_is_looked_at_without_a_lock_or_a_claim(lineage):
+    before = sorted(lineage.path.rglob("*"))
+    store, entries = seen_lineage(lineage.settings())
+    assert choose(store, entries, lineage.settings()).path == "chk-3"
+    with pytest.raises(DirectoryConflict, match="belongs to another job"):
+        seen_lineage(lineage.settings(replace(ORDERS, cluster="test")))
+    # It may be ordered to adopt it.
+    seen_lineage(lineage.settings(replace(ORDERS, uid="uid-2")))
+    assert sorted(lineage.path.rglob("*")) == before
+
+
+def test_a_directory_that_a_start_makes_is_an_empty_lineage(lineage):
+    (lineage.path / "state").rmdir()
+    _, entries = seen_lineage(lineage.settings())
+    assert entries == ()
+    assert not (lineage.path / "state").exists()
+    settings = replace(lineage.settings(), checkpoint_dir=f"file://{lineage.path}/nas/state")
+    with pytest.raises(StoreRefused, match="mount or make"):
+        seen_lineage(settings)

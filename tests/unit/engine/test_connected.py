@@ -146,7 +146,8 @@ def test_rows_without_a_key_or_a_time_are_counted_over_both_streams():
         {"orders": [(None, 1, 1.0, 5), ("a", 1, 1.0, None)], "ships": [ship("a", 1)]}
     ]
     with pytest.raises(
-        UserError, match=r"rows with a null key: operator=tell key=\['id'\] rows=1;"
+        UserError,
+        match=r"operator=tell key=\['id'\] rows=1; .* null_key='drop' in the call with uid='tell'$",
     ):
         run_job(told, rows)
     words = "operator=tell input=ships column=at key='a' rows=1;"

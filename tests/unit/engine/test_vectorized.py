@@ -127,6 +127,32 @@ def test_what_one_call_puts_the_next_one_gets_for_a_key_that_runs_on(operator, b
     assert {key: value["total"] for key, value in found.items()} == {"a": 1, "b": 9, "c": 5}
 
 
+def test_state_is_read_and_put_for_some_keys_wherever_rows_run_on(operator, batch):
+    class Some(KeyedBatchFunction):
+        """Keeps the last number of a key, if it is odd."""
+
+        def open(self, ctx):
+            self.last = ctx.get_state(ValueStateDescriptor("last", "long"))
+
+        def process_batch(self, keys, table, ctx):
+            numbers = table.column("n").to_numpy()[np.append(ctx.starts[1:], table.num_rows) - 1]
+            odd = np.flatnonzero(numbers % 2)
+            ctx.put_values(self.last, pa.array(numbers[odd]), odd)
+            assert ctx.get_values(self.last, odd).to_pylist() == numbers[odd].tolist()
+            return pa.table({"user": keys, "n": ctx.get_values(self.last)})
+
+    epochs = [
+        [batch(("a", 1), ("b", 2)), batch(("b", 3)), batch(("b", 4), ("c", 5))],
+        [batch(("a", 2), ("b", 2)), batch(("b", 2)), batch(("b", 7), ("c", 2))],
+        [batch(("a", 2), ("b", 2), ("c", 2))],
+    ]
+    assert [operator.epoch(Some(), batches).rows for batches in epochs] == [
+        [("a", 1), ("b", None), ("b", 3), ("b", 3), ("c", 5)],
+        [("a", 1), ("b", 3), ("b", 3), ("b", 7), ("c", 5)],
+        [("a", 1), ("b", 7), ("c", 5)],
+    ]
+
+
 def test_rows_and_columns_of_one_state_can_take_turns(operator, batch):
     operator.epoch(Rows(), [batch(("a", 1), ("b", 2))])
     operator.epoch(Columns(), [batch(("a", 3))])

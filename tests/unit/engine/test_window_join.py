@@ -1,5 +1,6 @@
 """Joins in windows, held against plain Python over rows that come late and after failures."""
 
+import re
 from collections import defaultdict
 from datetime import UTC, datetime
 from random import Random
@@ -19,6 +20,7 @@ from moorage import (
     Sliding,
     Tumbling,
 )
+from moorage.api.window_join import JoinedStreams
 from moorage.testing import KeyedHarness, SecondStream, run_job
 from moorage_state.errors import UserError
 
@@ -193,3 +195,35 @@ def test_what_cannot_be_joined_in_windows_is_refused_with_what_to_do():
 
         with pytest.raises(UserError, match=words):
             run_job(build, {})
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "first"),
+    [
+        ("join", "select", '.window(Tumbling("1h"))'),
+        ("join", "apply", '.window(Tumbling("1h"))'),
+        ("co_group", "apply", '.window(Tumbling("1h"))'),
+        ("interval_join", "select", '.between("-5m", "1h")'),
+        ("interval_join", "process", '.between("-5m", "1h")'),
+    ],
+)
+def test_a_join_without_its_windows_says_what_to_call_first(call, name, first):
+    def early(env):
+        left = env.read_stream("left", "json", schema=LEFT, path="l").key_by("user")
+        right = env.read_stream("right", "json", schema=RIGHT, path="r").key_by("id")
+        getattr(getattr(left, call)(right), name)(uid="joined")
+
+    with pytest.raises(UserError, match=re.escape(f"{name} comes too early on these streams")) as e:
+        run_job(early, {})
+    assert f"call {first} first" in str(e.value)
+
+
+def test_other_names_are_no_attributes_as_anywhere():
+    streams: Any = JoinedStreams.__new__(JoinedStreams)
+    with pytest.raises(AttributeError, match="'JoinedStreams' object has no attribute 'selct'"):
+        _ = streams.selct
+
+
+def test_windows_are_shown_as_one_writes_them():
+    assert repr(Tumbling("1m")) == "Tumbling(size='1m', offset='0s', time='event')"
+    assert repr(Sliding("2m", "1m")).startswith("Sliding(size='2m', slide='1m', ")

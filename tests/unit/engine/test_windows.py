@@ -371,6 +371,7 @@ def test_early_results_come_each_interval_until_the_end(run):
         ("rows", Tumbling("10s", time="processing")),
         ("columns", Tumbling("10s", time="processing")),
         ("rows", Session("4s", time="processing")),
+        ("columns", Session("4s", time="processing")),
     ],
 )
 def test_windows_of_processing_time_end_by_the_clock(run, way, assigner):
@@ -593,3 +594,17 @@ def test_aggregates_of_every_type_are_the_same_by_row_and_by_column(new_operator
 def test_the_driver_knows_that_windows_of_time_wait_for_timers(way):
     """Else it would end a bounded job without the epoch in which the last windows give theirs."""
     assert WAYS[way](Tumbling("1s")).has_timers
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_that_are_dropped_as_too_late_are_counted(way, operator, batch):
+    windows = windowing(Tumbling("10ms"), None, "5ms", "drop")
+    contents = Aggregated(bound("w", AGGREGATES, STREAM), timed=True)
+    columns = by_column(windows, contents, ("user",))
+    made = WindowOperator(windows, contents) if way == "rows" else columns
+    rows = [("a", 1, 3), ("a", 1, 9), ("b", 1, 12), ("b", 1, 4)]
+    for watermark, dropped in ((-1, 0), (13, 0), (14, 3), (40, 4)):
+        done = operator.attempt(
+            made, [batch(*rows)], watermark=watermark, timer_delay_ms=None, output=output()
+        )
+        assert done.ack.late_rows_dropped == dropped

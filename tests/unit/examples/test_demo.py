@@ -36,7 +36,12 @@ def shown(*renderables):
 
 def test_progress_is_read_from_what_moorage_run_prints(process):
     progress = JobProgress(
-        phase="running", epoch=12, rows_total=75_000, bound=(84, 366), restored_from="chk-3"
+        phase="running",
+        epoch=12,
+        epochs=9,
+        rows_total=75_000,
+        bound=(84, 366),
+        restored_from="chk-3",
     )
     line = process.parse_line(plain_line(progress, NOW))
     assert (line.phase, line.epoch, line.rows, line.percent) == ("running", 12, 75_000, 22)

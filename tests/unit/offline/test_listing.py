@@ -116,10 +116,9 @@ def test_a_missing_savepoint_directory_does_not_hide_the_checkpoints(directory, 
     both = type(directories)(directories.checkpoints, f"file://{directory}-saves")
     found = list_snapshots(both, now)
     assert len(found.checkpoints) == 2
-    assert (
-        "no savepoints listed, as where none was ever taken: store directory does not exist"
-        in found.warnings[0]
-    )
+    assert found.warnings[0] == f"no savepoints yet: savepointDir={both.savepoints}"
+    gone = type(directories)(directories.checkpoints, f"file://{directory}/nas/saves")
+    assert "no savepoints listed: " in list_snapshots(gone, now).warnings[0]
 
 
 def test_a_lineage_whose_checkpoints_are_all_retired_is_listed_with_a_warning(directory, now):

@@ -41,13 +41,23 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(directory
 
 
 def test_a_missing_directory_is_told_from_an_empty_one_and_a_foreign_one(tmp_path):
-    with pytest.raises(UserError, match=r"does not exist.*mount its volume"):
+    with pytest.raises(UserError, match=r"of this name: path=.*gone; .* mount that"):
         find(str(tmp_path / "gone"))
+    with pytest.raises(UserError, match=r"does not exist.*mount its volume"):
+        find(str(tmp_path / "gone" / "deeper"))
     with pytest.raises(UserError, match="nothing is stored there; name a checkpoint directory"):
         find(str(tmp_path))
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"found=notes.txt"):
         find(str(tmp_path))
+
+
+def test_a_name_that_no_savepoint_has_is_told_with_where_names_are_listed(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB % ("file://./state", "file://./saves"))
+    (tmp_path / "saves").mkdir()
+    with pytest.raises(UserError, match=r"name=before; moorage snapshots ls JOB\.yaml lists"):
+        find(str(path), "before")
 
 
 def test_a_savepoint_that_was_never_completed_is_named_so(tmp_path):

@@ -190,3 +190,19 @@ def test_readers_that_say_nothing_are_hung_up_on_and_leave_room_for_others(serve
 def test_a_port_that_is_taken_is_a_clear_error(server):
     with pytest.raises(UserError, match=r"cannot be served.*choose another port with --page PORT"):
         PageServer(str, port=server.port)
+
+
+def test_a_stored_checkpoint_opens_to_what_its_servers_took_where_it_says_so():
+    servers = [
+        {"place": "host:1", "seconds": 0.25, "objects": 3, "bytes_written": 2048},
+        {"place": "host:2", "seconds": 1.5, "objects": 1, "bytes_written": 10},
+    ]
+    times = {"pause_seconds": 0.02, "upload_seconds": 1.6, "servers": servers}
+    for said, expected in ((times, 12), (None, 0), ({"pause_seconds": "long"}, 0)):
+        page = page_of_store(stored(12, times=said), None, NOW, str)
+        details = next(s for s in page.sections if s.anchor == "checkpoints").details
+        assert len(details) == min(expected, 10)
+        if details:
+            assert details[0].summary == "Checkpoint 12"
+            assert list(details[0].pairs)[1] == ("Upload", "1.6 s")
+            assert details[0].tables[0].rows[0] == ("host:2", "1.5 s", "10 B", "1")

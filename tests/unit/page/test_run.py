@@ -63,15 +63,19 @@ def test_nodes_have_rates_and_ends_what_their_neighbours_tell():
     assert cells["late", "sink"][0] == "", "how many rows went aside nobody says"
 
 
-def test_rates_are_of_the_last_half_minute_and_fall_when_nothing_comes():
+def test_rates_are_of_the_last_half_minute_and_nothing_when_nothing_came():
     clock = [0.0]
     history = RunHistory("clicks", lambda: clock[0])
     for number in range(1, 101):
         clock[0] += 1.0
         history(JobProgress(epochs=number, subtasks=subtasks(number)))
     assert history.facts().figures["sessions"].rows_in == pytest.approx(5000)
-    clock[0] += 30.0
-    assert history.facts().figures["sessions"].rows_in < 2600
+    clock[0] += 15.0
+    assert history.facts().figures["sessions"].rows_in == pytest.approx(2500)
+    clock[0] += 15.0
+    assert history.facts().figures["sessions"].rows_in == 0
+    history(JobProgress(epochs=100, subtasks=history.facts().progress.subtasks, in_epoch=True))
+    assert history.facts().figures["sessions"].rows_in > 0, "of a long epoch nothing is known"
 
 
 def test_another_run_counts_from_nothing_and_has_no_rates_below_it():

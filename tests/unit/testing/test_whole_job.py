@@ -1,21 +1,29 @@
 # ruff: noqa: ARG002  functions are written as people write them
 """`run_job`: a job file in this process."""
 
+from datetime import datetime, timedelta
+from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from moorage import (
     FileSink,
+    KeyedBatchFunction,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     MapStateDescriptor,
     OutputTag,
+    Session,
+    Sliding,
     Tumbling,
     ValueStateDescriptor,
     count,
+    sum_,
 )
 from moorage.testing import run_job
+from moorage.testing.shuffle import input_table
 from moorage_state.errors import UserError
 
 EVEN = OutputTag("even", "user string, n long")
@@ -173,3 +181,106 @@ def test_broadcast_rows_and_inputs_that_go_straight_to_a_sink():
     found = run_job(alerts, epochs)
     assert found["beyond-limits"] == [("a", 5), ("a", 4)]
     assert found["all"] == [("a", 5), ("b", 5), ("a", 4), ("b", 9)]
+
+
+class Widths(KeyedBatchFunction):
+    """Tells which columns its rows have."""
+
+    reads = ("n",)
+
+    def process_batch(self, keys, table, ctx):
+        return pa.table({"names": [",".join(table.schema.names)]})
+
+
+def test_a_vectorized_function_gets_the_columns_that_it_reads_and_those_of_its_key():
+    def wide(env, **options):
+        rows = env.read_stream("rows", "json", schema="a long, n long, b string, k long", path="in")
+        widths = rows.key_by("k").process(Widths(), uid="w", output="names string", **options)
+        widths.sink_to(FileSink("a"), uid="out")
+
+    given = {"rows": [(1, 2, "x", 3)]}
+    assert run_job(wide, given)["out"] == [("n,k",)]
+    # What goes aside goes as it came.
+    odd = OutputTag("odd")
+    assert run_job(lambda env: wide(env, null_key=odd), given)["out"] == [("a,n,b,k",)]
+
+
+def test_columns_that_a_stream_has_not_cannot_be_read():
+    def narrow(env):
+        rows = env.read_stream("rows", "json", schema="k long, m long", path="in")
+        rows.key_by("k").process(Widths(), uid="w", output="names string")
+
+    with pytest.raises(UserError, match=r"uid=w reads=\['n'\] columns=\['k', 'm'\]"):
+        run_job(narrow, {"rows": []})
+
+
+@pytest.mark.parametrize(
+    ("windows", "copies"), [(Sliding("20ms", "5ms"), 4), (Session("6ms"), 1), (Tumbling("7ms"), 1)]
+)
+def test_windows_of_results_of_windows_lose_no_row(windows, copies):
+    def nested(env):
+        rows = env.read_stream("rows", "json", schema="k long, at long", path="in")
+        first = rows.with_event_time("at", max_delay="9ms").key_by("k").window(windows)
+        counted = first.aggregate(uid="first", rows=count())
+        whole = counted.key_by("k").window(Tumbling("10ms")).aggregate(uid="w", rows=sum_("rows"))
+        whole.sink_to(FileSink("a"), uid="out")
+
+    rng = Random(str(windows))
+    epochs = [
+        {"rows": [(rng.randint(0, 2), 9 * epoch + rng.randint(0, 8)) for _ in range(20)]}
+        for epoch in range(12)
+    ]
+    found = run_job(nested, epochs, parallelism=2)["out"]
+    assert sum(row.rows for row in found) == 12 * 20 * copies
+    # Each key and window has one result: all that belongs to it came before its end.
+    assert len({row[:2] for row in found}) == len(found) > 2
+    assert all(row.window_end - row.window_start == timedelta(milliseconds=10) for row in found)
+
+
+class Stamp(KeyedProcessFunction):
+    """The event time of each row."""
+
+    def process(self, row, ctx):
+        yield (ctx.timestamp(),)
+
+
+@pytest.mark.parametrize("way", ["windows", "joined", "pairs"])
+def test_results_carry_the_event_time_that_flink_gives_them(way):
+    def stamped(env):
+        rows = env.read_stream("rows", "json", schema="k long, at long", path="in")
+        one, two = (rows.with_event_time("at").key_by("k") for _ in range(2))
+        if way == "windows":
+            made = one.window(Sliding("10ms", "5ms")).aggregate(uid="w", k2=count())
+        elif way == "joined":
+            joined = one.join(two).window(Sliding("10ms", "5ms"))
+            made = joined.select(uid="w", k="left.k", until="window.end", since="window.start")
+        else:
+            pairs = one.interval_join(two).between("1ms", "9ms")
+            made = pairs.select(uid="w", k="left.k", late="pair.time")
+        made.key_by("k").process(Stamp(), uid="s", output="at long").sink_to(FileSink("a"), uid="o")
+
+    found = run_job(stamped, {"rows": [(1, 3), (1, 7)]})["o"]
+    expected = {"windows": [4, 9, 14], "joined": [4, 9, 9, 9, 9, 14], "pairs": [7]}
+    assert sorted(at for (at,) in found) == expected[way]
+
+
+def test_the_start_of_a_window_that_is_over_is_no_event_time():
+    def early(env):
+        rows = env.read_stream("rows", "json", schema="k long, at long", path="in")
+        keyed = rows.with_event_time("at").key_by("k")
+        keyed.window(Session("1s")).aggregate(uid="w", n=count()).with_event_time("window_start")
+
+    with pytest.raises(UserError, match=r"operator=w column=window_start; leave with_event_time"):
+        run_job(early, {"rows": []})
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("2026-01-02T00:00:00Z", r"; give a datetime with a time zone, as datetime\(2026, 1, 2, "),
+        (datetime(2026, 1, 2), r"time zone; give it one, for example datetime.timezone.utc$"),  # noqa: DTZ001
+    ],
+)
+def test_a_time_that_is_none_is_told_once_what_to_give(value, words):
+    with pytest.raises(UserError, match=words):
+        input_table("clicks", pa.schema([("at", pa.timestamp("us", "UTC"))]), [(value,)])
