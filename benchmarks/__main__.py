@@ -15,9 +15,9 @@ from rich.console import Console
 
 from benchmarks.machine import describe, load
 from benchmarks.params import ENGINES, QUICK, SHAPES, EngineName, Parameters, ShapeName
-from benchmarks.report import goal_line, markdown, notes, run_line, tables
+from benchmarks.report import cost_line, goal_line, markdown, notes, run_line, tables
 from benchmarks.request import EngineRun
-from benchmarks.results import failures, figures, goals
+from benchmarks.results import costs, failures, figures, goals
 from benchmarks.schedule import measure, plan
 
 _BUILD = Path(__file__).parents[1] / "build" / "bench"
@@ -92,6 +92,8 @@ def _publish(
         console.print(shape)
     for goal in goals(measured):
         console.print(goal_line(goal))
+    for cost in costs(measured):
+        console.print(cost_line(cost))
     for failed in failures(runs):
         console.print(run_line(failed), style="red", soft_wrap=True)
     for note in notes(params):

@@ -207,9 +207,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="to see that it works")
     parser.add_argument("--rate", type=int, default=10_000, help="keys a second")
     parser.add_argument("--batch", type=int, default=250, help="keys of one question")
+    parser.add_argument("--rounds", type=int, default=4, help="pairs of turns")
     parser.add_argument("--rows", type=int, default=100_000, help="rows a second of the job")
     asked = parser.parse_args(arguments)
-    rounds, seconds = (1, 5.0) if asked.quick else (4, 20.0)
+    rounds, seconds = (1, 5.0) if asked.quick else (asked.rounds, 20.0)
     print(f"load before: {load():.1f} on {os.cpu_count()} processors", flush=True)
     quiet: list[Window] = []
     busy: list[Window] = []

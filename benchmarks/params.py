@@ -6,10 +6,12 @@ from typing import Any, NewType
 __all__ = [
     "BASE",
     "BY_COLUMN",
+    "COSTS",
     "ENGINES",
     "GOALS",
     "QUICK",
     "SHAPES",
+    "WITH_CHANGELOG",
     "Engine",
     "EngineName",
     "Parameters",
@@ -43,11 +45,15 @@ BASE = EngineName("moorage")
 BY_COLUMN = EngineName("moorage-batch")
 """The same engine with a vectorized function."""
 
+WITH_CHANGELOG = EngineName("moorage-changelog")
+"""The same engine, whose checkpoints are references to a changelog."""
+
 ENGINES = {
     engine.name: engine
     for engine in (
         Engine(BASE, "Moorage, per record"),
         Engine(BY_COLUMN, "Moorage, by column", repeats=1),
+        Engine(WITH_CHANGELOG, "Moorage, with a changelog", repeats=1),
         Engine(EngineName("tws-rows"), "transformWithState, rows"),
         Engine(EngineName("tws-rows-lean"), "transformWithState, rows, emits per key", repeats=1),
         Engine(EngineName("jvm-agg"), "groupBy.agg, JVM"),
@@ -87,6 +93,9 @@ GOALS = {
     (ShapeName("eight"), EngineName("tws-rows")): 5.0,
 }
 """The ratios that the project has set itself."""
+
+COSTS = {(ShapeName("one"), WITH_CHANGELOG): 1.15}
+"""The most processor time of a row, by that of the base engine, that it has set itself."""
 
 
 @dataclass(frozen=True, slots=True)

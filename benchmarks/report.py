@@ -7,9 +7,9 @@ from rich.table import Table
 
 from benchmarks.params import ENGINES, SHAPES, Parameters
 from benchmarks.request import EngineRun
-from benchmarks.results import Figure, Goal, Spread, figures, goals
+from benchmarks.results import Cost, Figure, Goal, Spread, costs, figures, goals
 
-__all__ = ["goal_line", "markdown", "notes", "run_line", "tables"]
+__all__ = ["cost_line", "goal_line", "markdown", "notes", "run_line", "tables"]
 
 _HEADINGS = (
     "engine",
@@ -60,7 +60,8 @@ def markdown(params: Parameters, runs: Sequence[EngineRun], machine: Mapping[str
         rows = [_cells(f) for f in measured if f.shape == shape.name]
         if rows:
             blocks += [f"## {shape.title.capitalize()}", _markdown_table(_HEADINGS, rows)]
-    blocks.append("\n".join(f"- {goal_line(goal)}" for goal in goals(measured)))
+    lines = [*map(goal_line, goals(measured)), *map(cost_line, costs(measured))]
+    blocks.append("\n".join(f"- {line}" for line in lines))
     blocks += ["## How to read it", *notes(params)]
     blocks += ["## Every run", "\n".join(f"- {run_line(run)}" for run in runs)]
     return "\n\n".join(filter(None, blocks)) + "\n"
@@ -72,6 +73,15 @@ def goal_line(goal: Goal) -> str:
         f"goal {'reached' if goal.reached else 'missed'}: {goal.ratio:.1f} times "
         f"{ENGINES[goal.engine].title} with {SHAPES[goal.shape].title}; the goal is "
         f"{goal.at_least:g}"
+    )
+
+
+def cost_line(cost: Cost) -> str:
+    """Whether a limit is kept, as a sentence."""
+    return (
+        f"limit {'kept' if cost.kept else 'not kept'}: {ENGINES[cost.engine].title} takes "
+        f"{cost.ratio:.3f} times the processor time for a row, with {SHAPES[cost.shape].title}; "
+        f"at most {cost.at_most:g}"
     )
 
 

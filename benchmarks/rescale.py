@@ -3,7 +3,9 @@
 One job on this machine, with ten kilobytes of state for each key, under a steady load of rows that
 rewrite some of it. When it has as much state as wanted and has gone on for a while, it is asked for
 another number of subtasks. Told are the longest times from one committed epoch to the next, before
-and around the rescale, and the bytes that ranges took from local files and from the store.
+and around the rescale, and the bytes that ranges took from local files and from the store. The exit
+status is 0 where epochs paused for at most five seconds, and the driver's process and Spark's
+session are those from before.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from benchmarks.jobs.wide_values import VALUE_BYTES
 from moorage.driver.requests import Requests, RescaleRequest
@@ -34,6 +37,7 @@ _JOB = Path(__file__).parent / "jobs" / "wide_values.py"
 _KEYS_A_FILE = 5_000
 _LOAD_KEYS = 500
 _WAIT_SECONDS = 1200.0
+_MOST_SECONDS = 5.0
 
 
 @dataclass
@@ -151,6 +155,7 @@ def _measured(run: _Run, after: int, keys: int, steady: float) -> dict[str, Any]
         run.wait("a steady while", lambda: time.monotonic() - begin >= steady)
         run.wait("a checkpoint under load", lambda: run.progress.last_checkpoint != taken)
         run.opened.clear()
+        session = _session()
         asked = time.monotonic()
         request = run.requests.ask(RescaleRequest(parallelism=after))
         run.wait("the rescale", lambda: request.done)
@@ -169,8 +174,15 @@ def _measured(run: _Run, after: int, keys: int, steady: float) -> dict[str, Any]
         "gap_after_seconds": _gap(run, answered + 5.0, float("inf")),
         "local_bytes": sum(size for source, size in run.opened if source == "local"),
         "ranges_from_store": sum(source == "store" for source, _ in run.opened),
+        "session_went_on": session == _session(),
         "phases": [(round(at - asked, 2), phase) for at, phase in run.phases if at >= asked],
     }
+
+
+def _session() -> str:
+    """The application that this process runs at Spark."""
+    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001
+    return session.sparkContext.applicationId if session else ""
 
 
 def _gap(run: _Run, since: float, until: float) -> float:
@@ -182,7 +194,7 @@ def _gap(run: _Run, since: float, until: float) -> float:
 
 
 def main() -> int:
-    """Measure once and print."""
+    """Measure once and print; 0 if the limit is kept."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rescale")
     parser.add_argument("--from", dest="before", type=int, default=2)
     parser.add_argument("--to", dest="after", type=int, default=4)
@@ -193,7 +205,10 @@ def main() -> int:
     figures = measure(asked.before, asked.after, asked.state, asked.cores, asked.steady)
     figures["load"] = os.getloadavg()
     print(json.dumps(figures, indent=2))
-    return 0
+    gap, went_on = figures["rescale_gap_seconds"], figures["session_went_on"]
+    print(f"longest gap between epochs: {gap:.1f} s (at most {_MOST_SECONDS:g} s)")
+    print(f"driver and session went on: {'yes' if went_on else 'no'} (yes)")
+    return 0 if gap <= _MOST_SECONDS and went_on else 1
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.params import BASE, ENGINES, GOALS, SHAPES, EngineName, ShapeName
+from benchmarks.params import BASE, COSTS, ENGINES, GOALS, SHAPES, EngineName, ShapeName
 from benchmarks.request import EngineRun
 from benchmarks.window import rate
 
-__all__ = ["Figure", "Goal", "Spread", "failures", "figures", "goals"]
+__all__ = ["Cost", "Figure", "Goal", "Spread", "costs", "failures", "figures", "goals"]
 
 _PER_MILLION = 1e6
 
@@ -77,6 +77,21 @@ class Goal:
         return self.ratio >= self.at_least
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A limit of processor time for a row, by the base engine's, and whether this run keeps it."""
+
+    engine: EngineName
+    shape: ShapeName
+    at_most: float
+    ratio: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether the median ratio is that low."""
+        return self.ratio <= self.at_most
+
+
 def figures(runs: Iterable[EngineRun]) -> list[Figure]:
     """Figures shape by shape, in the engines' order; failed runs have none."""
     good = [run for run in runs if not run.error]
@@ -99,6 +114,15 @@ def goals(measured: Iterable[Figure]) -> list[Goal]:
         Goal(f.engine, f.shape, GOALS[f.shape, f.engine], f.ratio.median)
         for f in measured
         if f.ratio is not None and (f.shape, f.engine) in GOALS
+    ]
+
+
+def costs(measured: Iterable[Figure]) -> list[Cost]:
+    """The limits that something was measured for."""
+    return [
+        Cost(f.engine, f.shape, COSTS[f.shape, f.engine], f.cpu_ratio.median)
+        for f in measured
+        if f.cpu_ratio is not None and (f.shape, f.engine) in COSTS
     ]
 
 

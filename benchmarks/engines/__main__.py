@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.engines.outcome import Outcome
 from benchmarks.inputs import first_files
 from benchmarks.oracle import check_final, check_running, expected
-from benchmarks.params import BASE, BY_COLUMN
+from benchmarks.params import BASE, BY_COLUMN, WITH_CHANGELOG
 from benchmarks.request import EngineRun, Request
 
 
@@ -43,7 +43,7 @@ def _pin(processors: int) -> None:
 
 
 def _run(request: Request) -> Outcome:
-    if request.engine in {BASE, BY_COLUMN}:
+    if request.engine in {BASE, BY_COLUMN, WITH_CHANGELOG}:
         from benchmarks.engines import moorage_job
 
         return moorage_job.run(request)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.engines.meter import Meter
 from benchmarks.engines.outcome import Outcome
-from benchmarks.params import BY_COLUMN
+from benchmarks.params import BY_COLUMN, WITH_CHANGELOG
 from benchmarks.request import Request
 from benchmarks.window import Batch
 from moorage.driver.runner import run_job
@@ -33,7 +33,7 @@ spec:
     args: ["{source}", "{target}"]
   bounded: true
   scaling: {{parallelism: {parallelism}}}
-  state: {{checkpointDir: "file://./checkpoints"}}
+  state: {{checkpointDir: "file://./checkpoints", changelog: {changelog}}}
   checkpoint: {{interval: {interval}s, minPause: 1s}}
   driver: {{memory: 2Gi}}
 """
@@ -51,6 +51,7 @@ def run(request: Request) -> Outcome:
             target=output,
             parallelism=request.params.parallelism,
             interval=request.params.checkpoint_seconds,
+            changelog=str(request.engine == WITH_CHANGELOG).lower(),
         )
     )
     options = RunOptions(local_dir=work / "local", cores=request.params.parallelism)

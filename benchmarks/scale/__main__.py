@@ -25,6 +25,7 @@ TOPICS: dict[str, str] = {
     "unions": "benchmarks.scale.unions",
     "operator": "benchmarks.scale.operator",
     "restart": "benchmarks.scale.restart",
+    "day": "benchmarks.scale.day",
 }
 """By name, the module whose `measure(quick)` returns the curves of a topic."""
 

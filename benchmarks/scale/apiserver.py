@@ -6,12 +6,15 @@ figures. With each answer come the events of what has changed, as a watch shows 
 
 import json
 import marshal
+import re
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
 from moorage_testing.kube import ApiStore
 from moorage_testing.kube.memory import Direct
+from moorage_testing.kube.merging import matches
 
 from benchmarks import objects
 from moorage_operator.ports import ClusterError, Conflict, NameTaken, NotFound, Object, Page
@@ -179,24 +183,48 @@ class _Packed(MutableMapping[Any, Any]):
         return len(self.bytes)
 
 
+_INDEXED = ("moorage.dev/job", "moorage.dev/job-uid")
+
+
 class _ByJob(ApiStore):
-    """Lists of one job's objects without a look at all others, as a server's index gives them."""
+    """Lists of one job's objects without a look at all others, as a server's index gives them.
+
+    Attributes:
+        told: how often what was told by an Event; the Events themselves are not kept, as a real
+            server lets them go after an hour.
+    """
 
     def __init__(self, now: Any) -> None:
         super().__init__(now=now)
         self._objects: Any = _Packed()
+        self._labelled: dict[Any, dict[Any, None]] = {}
+        self.told: Counter[str] = Counter()
 
-    def clone(self, first: str, uid: str, address: str, clones: list[list[str]]) -> None:
+    def create(self, body: Any) -> Any:
+        """See `ApiStore`."""
+        if body["kind"] == "Event":
+            self.told[f"{body['type']} {body['reason']}"] += 1
+            return body
+        return super().create(body)
+
+    def all_told(self) -> Any:
+        """What was told so far."""
+        return self.told
+
+    def clone(self, first: str, address: str, clones: list[list[str]]) -> None:
         """Other jobs like one that is there: names, uids and addresses differ."""
-        texts = {key: json.dumps(self._objects[key]) for key in self._objects if first in key[2]}
+        found = {key: self._objects[key] for key in self._objects if first in key[2]}
+        texts = {key: json.dumps(one) for key, one in found.items()}
+        uids = re.compile("|".join({one["metadata"]["uid"] for one in found.values()}))
         for name, own in clones:
-            new = str(uuid.uuid5(uuid.NAMESPACE_OID, name))
             for key, text in texts.items():
                 self.version += 1
-                named = text.replace(first, name).replace(uid, new)
-                found = json.loads(named.replace(f'"{address}"', f'"{own}"'))
-                found["metadata"]["resourceVersion"] = str(self.version)
-                self._objects[key[0], key[1], key[2].replace(first, name)] = found
+                named = uids.sub(partial(_of_clone, name), text)
+                made = json.loads(named.replace(first, name).replace(f'"{address}"', f'"{own}"'))
+                made["metadata"]["resourceVersion"] = str(self.version)
+                where = (key[0], key[1], key[2].replace(first, name))
+                self._objects[where] = made
+                self._index(where, made)
 
     def keys(self, kind: str, role: str = "") -> list[Any]:
         """Of all objects of a kind; of pods those of a role, told by their names."""
@@ -205,14 +233,39 @@ class _ByJob(ApiStore):
 
     def list(self, kind: str, namespace: str | None = None, labels: Any = None) -> Any:
         """See `ApiStore`."""
-        job = (labels or {}).get("moorage.dev/job")
-        if job is None:
+        by = next((label for label in _INDEXED if label in (labels or {})), None)
+        if by is None:
             return [self._objects[key] for key in self.keys(kind)]
-        names = [f"{job}-1-driver", *(f"{job}-1-exec-{n + 1}" for n in range(EXECUTORS))]
-        if kind == "StatefulSparkSnapshot":
-            names = [f"{job}-s{n}" for n in range(SNAPSHOTS)]
-        found = (self.get(kind, namespace, name) for name in names)
-        return [one for one in found if one is not None]
+        keys = sorted(self._labelled.get((kind, by, labels[by]), ()))
+        found = (self._objects[key] for key in keys if namespace in {None, key[1]})
+        return [one for one in found if matches(one["metadata"].get("labels"), labels)]
+
+    def _index(self, key: Any, found: Any, *, there: bool = True) -> None:
+        labels = found["metadata"].get("labels") or {}
+        for label in _INDEXED:
+            if label in labels:
+                keys = self._labelled.setdefault((key[0], label, labels[label]), {})
+                if there:
+                    keys[key] = None
+                else:
+                    keys.pop(key, None)
+
+    def _store(self, key: Any, new: Any, event: str) -> Any:
+        self._index(key, new)
+        return super()._store(key, new, event)
+
+    def _remove(self, key: Any, last: Any) -> Any:
+        self._index(key, last, there=False)
+        return super()._remove(key, last)
+
+
+def uid_of(name: str, uid: str) -> str:
+    """Of the object of a clone that is like the one of this uid."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{uid}"))
+
+
+def _of_clone(name: str, uid: re.Match[str]) -> str:
+    return uid_of(name, uid[0])
 
 
 @contextmanager

@@ -8,32 +8,24 @@ take comes on top. The way to a driver and back is measured by itself, over real
 
 import asyncio
 import gc
-import heapq
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from benchmarks import objects
-from benchmarks.scale.apiserver import EXECUTORS, SNAPSHOTS, Ask, Client, Server, apart
+from benchmarks.scale.apiserver import EXECUTORS, SNAPSHOTS, apart, uid_of
 from benchmarks.scale.curve import Curve
+from benchmarks.scale.process import Process
 from moorage_api.driver import DriverState
 from moorage_operator.app import spare_collector
-from moorage_operator.children.names import JOB_LABEL
-from moorage_operator.decide import decide_job
-from moorage_operator.loop import Reconciler
 from moorage_operator.objects import meta_of
 from moorage_operator.ports import DriverTarget, Ref
-from moorage_operator.snapshots import decide_snapshot
-from moorage_operator.watch_cache import WATCHED, WatchCache
-from moorage_operator.world import Config
 
 __all__ = ["Fleet", "measure"]
 
-_TURN = 1.0
 _MINUTE = 60.0
 # With the minutes before it less than what a policy lets a job be without any progress.
 _REST = 3 * _MINUTE
@@ -50,95 +42,29 @@ class _Drivers(objects.Drivers):
         return self.jobs[target.ip].model_copy(update={"answered_at": self._now()})
 
 
-@dataclass(slots=True)
-class Fleet:
-    """Jobs that run, and one operator; `seconds` is the time of both clocks.
-
-    Attributes:
-        ask: the API server; one in this process by default.
-        cpu: seconds of processor time that passes took.
-    """
+@dataclass(slots=True, kw_only=True)
+class Fleet(Process):
+    """Jobs that run, and one operator."""
 
     jobs: int
-    ask: Ask = field(default_factory=lambda: Server().answer)
-    seconds: float = 0.0
-    cpu: float = 0.0
     refs: list[Ref] = field(default_factory=list)
-    drivers: _Drivers = field(init=False)
-    cluster: Client = field(init=False)
-    reconciler: Reconciler = field(init=False)
-    watched: WatchCache = field(init=False)
-    _due: list[tuple[float, Ref]] = field(default_factory=list)
-    _at: dict[Ref, float] = field(default_factory=dict)
+    drivers: Any = field(init=False)
+    lineages: Any = field(default_factory=objects.Lineages)
 
     def __post_init__(self) -> None:
+        Process.__post_init__(self)
         self.drivers = _Drivers(self.now)
-        self.cluster = Client(self.ask, lambda: self.seconds)
         self._furnish(0)
-        self.cluster.changed = self._changed
-
-    def now(self) -> datetime:
-        """See `WallClock.now`."""
-        return objects.START + timedelta(seconds=self.seconds)
 
     async def settle(self) -> None:
         """One job comes to rest; all others are as it is then, in a hundredth of the time."""
         await self.begin()
         await self.run(6 * _MINUTE, self.progress)
         first, address = self.refs[0], objects.address_of(0)
-        found = self.cluster.api.need("StatefulSparkJob", first.namespace, first.name)
         clones = [(objects.name_of(one), objects.address_of(one)) for one in range(1, self.jobs)]
-        self.cluster.api.clone(first.name, found["metadata"]["uid"], address, clones)
+        self.cluster.api.clone(first.name, address, clones)
         for name, ip in clones:
             self._furnish_as(first, name, ip)
-
-    async def begin(self) -> None:
-        """A process begins: it lists, and has a pass for each object."""
-        self.watched = WatchCache()
-        self.reconciler = Reconciler(
-            self.cluster,
-            self.drivers,
-            objects.Lineages(),
-            self,
-            Config(cluster_id="bench"),
-            decide_job,
-            decide_snapshot,
-            wake=lambda ref: self._wake(ref, self.seconds),
-            watched=self.watched,
-        )
-        self._due, self._at = [], {}
-        begun = time.process_time()
-        for kind in WATCHED:
-            await self._list(kind)
-        async for page in self.cluster.pages("ControllerRevision", None, ""):
-            for body in page.items:
-                self.reconciler.learn(body)
-        self.cpu += time.process_time() - begun
-        await self._work()
-
-    async def _list(self, kind: Any) -> None:
-        """As the process does it."""
-        listing = self.watched.listing(kind, None)
-        for role in ("driver", "executor") if kind == "Pod" else ("",):
-            selector = f"moorage.dev/role={role}" if role else ""
-            async for page in self.cluster.pages(kind, None, selector):
-                listing.take(page, role)
-                if kind == "StatefulSparkJob":
-                    await self.reconciler.specs.learn(page.items)
-                for body in page.items if kind != "Pod" else ():
-                    if not self.reconciler.is_no_news(body):
-                        self._wake(_ref(body), self.seconds)
-        listing.end()
-
-    async def run(self, seconds: float, each: Callable[[], None] = lambda: None) -> None:
-        """Let time pass; `each` is called once a minute."""
-        end, minute = self.seconds + seconds, self.seconds
-        while self.seconds < end:
-            if self.seconds >= minute:
-                each()
-                minute += _MINUTE
-            await self._work()
-            self.seconds += _TURN
 
     def checkpoint(self) -> None:
         """Each job completes one."""
@@ -163,7 +89,6 @@ class Fleet:
             where = ("Pod", ref.namespace, f"{ref.name}-1-exec-1")
             touched = {"metadata": {"annotations": {"touched": str(self.seconds)}}}
             self.cluster.api.patch(*where, touched)
-            self._wake(ref, self.seconds)
 
     def progress(self) -> None:
         """Each job gets on within its epoch, and completes nothing."""
@@ -190,7 +115,7 @@ class Fleet:
         path = last.path.replace(first.name, name)
         self.drivers.jobs[ip] = state.model_copy(
             update={
-                "job_uid": str(uuid.uuid5(uuid.NAMESPACE_OID, name)),
+                "job_uid": uid_of(name, state.job_uid),
                 "last_checkpoint": last.model_copy(update={"path": path}),
             }
         )
@@ -217,43 +142,6 @@ class Fleet:
         }
         api = self.cluster.api
         api.replace_status({**api.create(body), "status": status})
-
-    def _changed(self, event: str, body: dict[str, Any]) -> None:
-        kind = body["kind"]
-        if kind in WATCHED:
-            self.watched.seen(event, kind, body)
-            if kind != "Pod" and not self.reconciler.is_no_news(body):
-                # The answer to a write of a pass comes before its event.
-                self._wake(_ref(body), self.seconds + _TURN)
-            if kind == "StatefulSparkSnapshot":
-                job = body["metadata"]["labels"][JOB_LABEL]
-                self._wake(
-                    Ref("StatefulSparkJob", body["metadata"]["namespace"], job), self.seconds
-                )
-
-    def _wake(self, ref: Ref, at: float) -> None:
-        if at < self._at.get(ref, float("inf")):
-            self._at[ref] = at
-            heapq.heappush(self._due, (at, ref))
-
-    async def _work(self) -> None:
-        begun = time.process_time()
-        while self._due and self._due[0][0] <= self.seconds:
-            at, ref = heapq.heappop(self._due)
-            if self._at.get(ref) != at:
-                continue
-            del self._at[ref]
-            done = await self.reconciler.reconcile(ref)
-            assert not done.problem, (ref, done.problem)
-            if done.changed:
-                self._wake(ref, self.seconds)
-            elif done.again_after is not None:
-                self._wake(ref, self.seconds + done.again_after)
-        self.cpu += time.process_time() - begun
-
-
-def _ref(body: dict[str, Any]) -> Ref:
-    return Ref(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
 
 
 def measure(*, quick: bool) -> list[Curve]:
@@ -288,7 +176,7 @@ _UNITS = {
 async def costs(jobs: int, minutes: int) -> dict[str, float]:
     """What a fleet of so many jobs costs."""
     with ExitStack() as stack:
-        return await _costs(Fleet(jobs, stack.enter_context(apart())), minutes)
+        return await _costs(Fleet(jobs=jobs, ask=stack.enter_context(apart())), minutes)
 
 
 async def _costs(fleet: Fleet, minutes: int) -> dict[str, float]:
@@ -301,7 +189,7 @@ async def _costs(fleet: Fleet, minutes: int) -> dict[str, float]:
     await fleet.begin()
     seen, cpu, asked = time.perf_counter() - begun, fleet.cpu, fleet.cluster.requests
     # Until every figure of before is shown: what is due at all is so within five minutes.
-    await fleet.run(5 * _MINUTE + _TURN, fleet.progress)
+    await fleet.run(5 * _MINUTE + 1.0, fleet.progress)
     rest = await _measured(fleet, _REST)
     await fleet.run(6 * _MINUTE, fleet.checkpoint)
     busy = await _measured(fleet, minutes * _MINUTE, fleet.checkpoint)

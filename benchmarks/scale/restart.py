@@ -51,7 +51,7 @@ async def settled() -> tuple[list[Any], Any]:
     """The objects of one job that has come to rest about now, and what its driver says."""
     objects.START = datetime.now(UTC) - timedelta(seconds=_SETTLED)
     server = Server()
-    fleet = Fleet(1, server.answer)
+    fleet = Fleet(jobs=1, ask=server.answer)
     loop = asyncio.get_running_loop()
     usual = loop.time
     loop.time = lambda: fleet.seconds  # type: ignore[method-assign]  # injected

@@ -199,7 +199,8 @@ def run(home: Path, orders: dict[str, Any], options: RunOptions, faults: Faults)
 
 
 def tell(home: Path, progress: JobProgress) -> None:
-    fresh = home / ".progress"
+    # One that was stalled and goes on beside its successor tells, too.
+    fresh = home / f".progress-{os.getpid()}"
     told = {"pid": os.getpid(), "epoch": progress.epoch, "phase": progress.phase}
     fresh.write_text(json.dumps(told))
     fresh.rename(home / "progress")

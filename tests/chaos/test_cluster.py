@@ -1,6 +1,7 @@
 """A job on three executors, a store behind a bad network, and faults of every kind from a seed.
 
-Drivers live and are killed one after the other, with another number of subtasks each; in every life
+Drivers live and end one after the other, with another number of subtasks each; some are stopped
+until the next one runs, with all that they started or alone, and go on beside it. In every life
 executors, their workers, volumes and state servers are killed, stopped and wiped. In the end the
 auditor looks at every key's state of each kind, at timers, at operator state and at every row that
 was published.
@@ -21,13 +22,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import pytest
 from moorage_testing.audit import Audit
 from moorage_testing.fault_proxy import PASSING, Chaos, Fault, FaultProxy
-from moorage_testing.fresh_process import kill_marked, start_in_session
+from moorage_testing.fresh_process import kill_marked, signal_marked, start_in_session
 from moorage_testing.jobs import pace_of, wait_until
 from moorage_testing.quick_spark import spark_home
 from moorage_testing.s3_server import S3Server
@@ -50,6 +51,28 @@ MOST_IDLE_LIVES = 4
 
 
 @dataclass
+class Life:
+    """A driver, and the mark of all that it started."""
+
+    process: "subprocess.Popen[bytes]"
+    mark: str
+    stalled: bool = False
+
+    def stall(self, *, alone: bool) -> None:
+        """Stop the driver, alone or with its JVM, executors, workers and state servers."""
+        self.stalled = True
+        if alone:
+            self.process.send_signal(signal.SIGSTOP)
+        else:
+            signal_marked(self.mark, signal.SIGSTOP)
+
+    def end(self) -> None:
+        """Kill it, and all that it started."""
+        kill_marked(self.mark)
+        self.process.wait()
+
+
+@dataclass
 class World:
     """The job's home, its store, and the driver that lives now."""
 
@@ -59,8 +82,10 @@ class World:
     backends: tuple[dict[str, Any], ...]
     rng: random.Random
     audit: Audit
-    volumes: str
+    volumes: Path
     lives: list[str] = field(default_factory=list)
+    stalled: list[Life] = field(default_factory=list)
+    woken: list[Life] = field(default_factory=list)
 
     def orders(self, *, faults: bool) -> dict[str, Any]:
         address = S3Address.parse(self.url)
@@ -83,26 +108,43 @@ class World:
         }
 
     @contextmanager
-    def life(self, *, faults: bool) -> Iterator[subprocess.Popen[bytes]]:
-        """A driver; nothing that it started is left in the end, however it ended."""
+    def life(self, *, faults: bool) -> Iterator["Life"]:
+        """A driver; nothing that it started is left in the end, unless it was stalled."""
         orders, mark = self.orders(faults=faults), uuid.uuid4().hex
         spark = self.home / f"spark-{mark}"
         settings = {
             "SPARK_HOME": str(spark_home(spark)),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYTHONPATH": os.pathsep.join(sys.path),
-            "MOORAGE_TEST_VOLUMES": self.volumes,
+            "MOORAGE_TEST_VOLUMES": str(self.volumes),
             "MOORAGE_TEST_MARK": mark,
         }
         command = [sys.executable, str(LIFE), str(self.home), json.dumps(orders)]
         process = start_in_session(command, self.home, self.home / "life.log", settings)
+        life = Life(process, mark)
         try:
-            yield process
+            yield life
         finally:
-            kill_marked(mark)
-            process.wait()
+            self.end_stalled()
+            if life.stalled:
+                self.stalled.append(life)
+                # Those that it has are not taken away from under it.
+                self.volumes = Path(mkdtemp(dir=self.volumes.parent))
+            else:
+                life.end()
             told = [orders[what] for what in ("parallelism", "state", "spec")]
-            self.lives.append(f"{told} {process.returncode}")
+            self.lives.append(f"{told} {'stalled' if life.stalled else process.returncode}")
+
+    def wake(self) -> None:
+        """Let drivers that were stalled go on, as far as they can."""
+        while self.stalled:
+            self.woken.append(self.stalled.pop())
+            signal_marked(self.woken[-1].mark, signal.SIGCONT)
+
+    def end_stalled(self) -> None:
+        """End those that were stalled, whether they went on or not."""
+        while ended := self.stalled or self.woken:
+            ended.pop().end()
 
     @property
     def told_of(self) -> dict[str, Any]:
@@ -152,7 +194,8 @@ def storm(world: World, seconds: float) -> None:
     idle, fed, run = 0, 0.0, 0.0
     while run < seconds:
         before = world.told_of["epoch"]
-        with world.life(faults=True) as driver:
+        with world.life(faults=True) as life:
+            driver = life.process
             started = began = time.monotonic()
             latest, lasts = started + START_SECONDS, None
             while driver.poll() is None and time.monotonic() < latest:
@@ -162,15 +205,21 @@ def storm(world: World, seconds: float) -> None:
                     pace = pace_of(began - started)
                     lasts = min(world.rng.uniform(*LIFE_SECONDS) * pace, seconds)
                     latest = began + lasts
+                    world.wake()
                 if time.monotonic() - fed >= FILE_SECONDS:
                     fed = time.monotonic()
                     world.audit.feed()
                 time.sleep(0.05)
             run += time.monotonic() - began if lasts is not None else 0.0
-            if world.rng.random() < 0.5:
+            # A short storm has few lives, and needs the machine for each.
+            stalls = ["stall"] if seconds > STORM_SECONDS else []
+            end = world.rng.choice(["kill", "kill", "ask", "ask", *stalls])
+            if end == "ask":
                 driver.send_signal(signal.SIGTERM)
                 with suppress(subprocess.TimeoutExpired):
                     driver.wait(60)
+            elif end == "stall" and driver.poll() is None:
+                life.stall(alone=world.rng.random() < 0.5)
         idle = 0 if world.told_of["epoch"] != before else idle + 1
         assert idle < MOST_IDLE_LIVES, f"no epoch in {idle} lives\n{world.told()}"
 
@@ -179,10 +228,13 @@ def finish(world: World) -> None:
     """A life without faults, until all is published."""
     world.audit.close()
     wanted = world.audit.expected_rows
-    with world.life(faults=False) as driver:
+    with world.life(faults=False) as life:
+        driver = life.process
 
         def is_published() -> bool:
             assert driver.poll() is None, f"the driver ended\n{world.told()}"
+            if world.runs(driver):
+                world.wake()
             return world.audit.published_rows() >= wanted
 
         wait_until(is_published, LAST_SECONDS, f"{wanted} rows\n{world.told()}")
@@ -201,17 +253,20 @@ def chaos(
         TemporaryDirectory(prefix="moorage-", dir="/tmp", ignore_cleanup_errors=True) as volumes,
     ):
         url = server.url(f"chaos-{seed}-{uuid.uuid4().hex}", endpoint=proxy.endpoint)
-        world = World(home, url, seed, backends, rng, Audit(home, seed), volumes)
+        first = Path(mkdtemp(dir=volumes))
+        world = World(home, url, seed, backends, rng, Audit(home, seed), first)
         world.audit.feed()
         over = threading.Event()
         thread = threading.Thread(target=weather, args=(proxy, seed, over))
         thread.start()
         try:
             storm(world, seconds)
-        finally:
             over.set()
             thread.join()
-        finish(world)
+            finish(world)
+        finally:
+            over.set()
+            world.end_stalled()
     return world
 
 
@@ -230,8 +285,8 @@ TURNS = {
     "rocksdb": (ROCKSDB,),
     "hashmap": (HASHMAP,),
     "forst": (FORST,),
-    "changelog": (LOGGED,),
-    "changelog-hashmap": (LOGGED_HEAP,),
+    "changelog": (LOGGED, LOGGED, ROCKSDB, LOGGED),
+    "changelog-hashmap": (LOGGED_HEAP, LOGGED_HEAP, HASHMAP, LOGGED_HEAP),
     "all": (ROCKSDB, LOGGED, FORST, HASHMAP, LOGGED_HEAP, LOGGED),
 }
 """What drivers have one after the other."""

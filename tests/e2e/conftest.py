@@ -46,8 +46,6 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
-    # It installs an operator of all namespaces, which must be gone before there is another one.
-    items.sort(key=lambda item: Path(item.fspath).name != "test_quickstart.py")
     for item in items:
         if Path(__file__).parent in Path(item.fspath).parents:
             item.add_marker(pytest.mark.e2e)

@@ -1,14 +1,46 @@
-"""The commands of a page, as a person types them one after the other."""
+"""Commands, as a person types them one after the other; those of a page, too."""
 
+import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-__all__ = ["commands", "type_in", "watch"]
+import pytest
+import yaml
+
+from .e2e_cluster import Cluster
+
+__all__ = ["at_hand", "commands", "type_in", "watch"]
 
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def at_hand(cluster: Cluster, folder: Path) -> dict[str, str]:
+    """The environment of a person who has this cluster, and the tools, on the PATH."""
+    tools = folder / "bin"
+    tools.mkdir()
+    for tool in ("kubectl", "helm", "moorage", "kubectl-moorage"):
+        beside = Path(sys.executable).parent / tool
+        found = shutil.which(tool) or (str(beside) if beside.exists() else None)
+        if found is None:
+            pytest.skip(f"needs {tool}")
+        (tools / tool).symlink_to(found)
+    path = f"{tools}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "KUBECONFIG": str(_only(cluster, folder))}
+
+
+def _only(cluster: Cluster, folder: Path) -> Path:
+    """The kubeconfig, with the context that the tests were given as the current one."""
+    known = yaml.safe_load(cluster.kubeconfig.read_text())
+    known["current-context"] = cluster.context or known["current-context"]
+    file = folder / "kubeconfig"
+    file.touch(mode=0o600)
+    file.write_text(yaml.safe_dump(known))
+    return file
 
 
 def commands(page: Path, section: str = "") -> list[str]:

@@ -5,7 +5,6 @@ so that volumes are empty.
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 import yaml
 
 from .e2e_cluster import GROUP, Cluster, Namespace, wait_until
-from .e2e_pages import commands, type_in, watch
+from .e2e_pages import at_hand, commands, type_in, watch
 
 ROOT = Path(__file__).parents[2]
 CHART = yaml.safe_load((ROOT / "charts" / "moorage" / "Chart.yaml").read_text())
@@ -66,19 +65,7 @@ class Person:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
         self.jobs = Namespace(cluster, "streams")
-        tools = folder / "bin"
-        tools.mkdir()
-        for tool in ("kubectl", "helm"):
-            beside = Path(sys.executable).parent / tool
-            found = shutil.which(tool) or (str(beside) if beside.exists() else None)
-            if found is None:
-                pytest.skip(f"needs {tool}")
-            (tools / tool).symlink_to(found)
-        self.environment = {
-            **os.environ,
-            "PATH": f"{tools}:{os.environ['PATH']}",
-            "KUBECONFIG": str(_only(cluster, folder)),
-        }
+        self.environment = at_hand(cluster, folder)
 
     def type_all(self, page: Path, section: str = "") -> dict[str, str]:
         """Every command but those that make clusters and images; what each printed."""
@@ -153,19 +140,45 @@ def test_the_readme_works_as_it_is_written_and_what_it_leaves_needs_no_operator_
     wait_until(person.jobs.is_gone, 60, "the namespace of the jobs goes")
 
 
+def test_moorage_uninstall_ends_jobs_with_savepoints_and_leaves_nothing_but_them(person):
+    for command in commands(ROOT / "README.md", "On Kubernetes"):
+        if not OURS.match(command):
+            person.type_in(command)
+        if "wait ssj/first" in command:
+            break
+    person.type_in("! moorage uninstall --definitions --yes")  # with jobs there
+    assert person.jobs.is_ready("first")
+    told = person.type_in("moorage uninstall --jobs --definitions --yes")
+    assert "ends with its final savepoint" in told
+    wait_until(lambda: not _definitions(person.cluster), 60, "the definitions go")
+    assert "moorage" not in person.type_in("helm list --namespace moorage --short")
+    left = person.type_in("kubectl --namespace streams get serviceaccounts,rolebindings -o name")
+    assert "spark" not in left
+    kept = person.jobs.run_pod("look", _looks_at("/data/first/savepoints"))
+    assert kept[0] == "Succeeded"
+    assert "/MANIFEST\n" in kept[1]
+
+
+def _looks_at(folder: str) -> dict:
+    claim = {"claimName": "moorage"}
+    return {
+        "restartPolicy": "Never",
+        "containers": [
+            {
+                "name": "look",
+                "image": "ticker:1",
+                "imagePullPolicy": "Never",
+                "command": ["find", folder],
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            }
+        ],
+        "volumes": [{"name": "data", "persistentVolumeClaim": claim}],
+    }
+
+
 def _savepoint(jobs: Namespace) -> dict:
     found = jobs.get("StatefulSparkSnapshot", "first-before-black-friday") or {}
     return dict(found.get("status") or {})
-
-
-def _only(cluster: Cluster, folder: Path) -> Path:
-    """The kubeconfig, with the context that the tests were given as the current one."""
-    known = yaml.safe_load(cluster.kubeconfig.read_text())
-    known["current-context"] = cluster.context or known["current-context"]
-    file = folder / "kubeconfig"
-    file.touch(mode=0o600)
-    file.write_text(yaml.safe_dump(known))
-    return file
 
 
 def _forget_definitions(cluster: Cluster) -> None:
