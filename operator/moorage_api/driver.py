@@ -39,6 +39,7 @@ CHECKPOINTS_PATH = "/checkpoints"
 SAVEPOINTS_PATH = "/savepoints"
 STOP_PATH = "/stop"
 RESCALE_PATH = "/rescale"
+PROMOTE_PATH = "/promote"
 REQUESTS_PATH = "/requests"
 METRICS_PATH = "/metrics"
 HEALTH_PATH = "/healthz"
@@ -113,6 +114,9 @@ class StartOrder(Model):
     grace_seconds: Annotated[float, Field(gt=0)] = 60.0
     """How long a last checkpoint may take after SIGTERM."""
 
+    standby: bool = False
+    """Run beside the driver that has the lineage, and let nothing out until `POST /promote`."""
+
 
 # -- the endpoint ------------------------------------------------------------------------------
 
@@ -177,6 +181,13 @@ class RescaleBody(Model):
     """What the job's manifest says the number of subtasks is, if that has changed."""
 
 
+class PromoteBody(Model):
+    """`POST /promote`: a driver that stands by claims the lineage, and leads from then on."""
+
+    request_id: RequestId
+    """As above."""
+
+
 class CheckpointSummary(Report):
     """A completed checkpoint."""
 
@@ -218,7 +229,7 @@ class RequestView(Report):
     """How far a request is; the answer to every POST and to `GET /requests/<id>`."""
 
     request_id: str
-    kind: Literal["Checkpoint", "Savepoint", "Stop", "Rescale"]
+    kind: Literal["Checkpoint", "Savepoint", "Stop", "Rescale", "Promote"]
     state: Literal["Pending", "Running", "Completed", "Failed"]
     checkpoint: CheckpointSummary | None = None
     savepoint: SavepointInfo | None = None
@@ -265,6 +276,8 @@ class DriverState(Report):
     job_uid: str
     phase: str
     """starting, restoring, running, checkpointing, rewinding, stopping, finished."""
+    standby: bool = False
+    """Whether it stands by: nothing of what it runs comes out."""
     message: str = ""
     lineage: str = ""
     fence: int = 0
@@ -298,7 +311,7 @@ class DriverState(Report):
     tasks_running: int = 0
     """Of Spark, in the epoch under way."""
     running_since: Moment | None = None
-    """When the stream first ran in this attempt; none while it starts or restores."""
+    """When the stream first ran in this attempt; none while it starts, restores or stands by."""
     restored_from: RestoredFrom | None = None
     last_checkpoint: CheckpointSummary | None = None
     """The newest completed one of the lineage."""

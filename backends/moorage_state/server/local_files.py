@@ -198,6 +198,8 @@ class RangeDirectory:
         """Delete what no longer counts when `run` opens the range, and make its directories.
 
         Args:
+            keep_checkpoint: the local copy that it is about to be restored from; where that is not
+                here, the newest before it stays, for the files that both have.
             keep_deltas: names of delta files that the range is about to be restored from.
             keep_work: the uuid of a database that is open, and stays so.
         """
@@ -209,11 +211,19 @@ class RangeDirectory:
                 # it.
                 if path.name.startswith(("work-", "import-")) and path.name != working:
                     _remove(path)
+            kept = self._copies_for(keep_checkpoint)
             for path in self.checkpoints.iterdir():
-                if path.name != str(keep_checkpoint):
+                if path.name not in kept:
                     _remove(path)
             self._drop_older_runs(run)
             self.deltas(run).mkdir(parents=True, exist_ok=True)
+
+    def _copies_for(self, checkpoint_id: int | None) -> set[str]:
+        """The copy of a checkpoint, else the newest before: it has most files of that as well."""
+        if checkpoint_id is None:
+            return set()
+        before = [one for one in self.local_checkpoints() if one <= checkpoint_id]
+        return {str(before[-1])} if before else set()
 
     def _keep_deltas(self, run: str, names: Collection[str]) -> None:
         """Bring together those that this run and older ones have, and drop others of before."""

@@ -457,14 +457,24 @@ class Restorer:
     def _keep(self, handle: RangeHandle, local: Path, store_url: str, target: Path) -> None:
         """Fetch into the directory `local`, and make `target` of the same files."""
         arrival = local.with_suffix(".tmp")
+        # Of an older checkpoint: most of its tables are the same.
+        older = [copy for copy in local.parent.glob("*") if copy.name.isdecimal() and copy != local]
         with disk_errors("make a directory for a restore", arrival):
             shutil.rmtree(arrival, ignore_errors=True)
             arrival.mkdir(parents=True)
-        fetch_all(self._open(store_url), handle.database_files, arrival)
+        unchanging = self._unchanging(handle)
+        same = [ref for ref in handle.database_files if Path(ref.name).suffix in unchanging]
+        missing = link_right(same, older, arrival, unchanging) if older else same
+        here = {ref.name for ref in same} - {ref.name for ref in missing}
+        self._brought -= sum(ref.size for ref in same if ref.name in here)
+        wanted = [ref for ref in handle.database_files if ref.name not in here]
+        fetch_all(self._open(store_url), wanted, arrival)
+        for copy in older:
+            shutil.rmtree(copy, ignore_errors=True)
         with disk_errors("keep a local checkpoint", local):
             shutil.rmtree(local, ignore_errors=True)
             arrival.replace(local)
-            link_all(local, handle.database_files, target, self._unchanging(handle))
+            link_all(local, handle.database_files, target, unchanging)
 
     def _open(self, store_url: str) -> ObjectStore:
         if self._store is None:

@@ -25,6 +25,7 @@ from moorage_state.snapshots.entries import Unknown as Unknown
 from moorage_state.snapshots.history import Line as Line
 from moorage_state.snapshots.history import Retirement as Retirement
 from moorage_state.snapshots.history import ancestors as ancestors
+from moorage_state.snapshots.history import current_owner as current_owner
 from moorage_state.snapshots.history import finished_with as finished_with
 from moorage_state.snapshots.history import is_announced as is_announced
 from moorage_state.snapshots.history import parallelism_of as parallelism_of

@@ -102,8 +102,7 @@ class Board:
         """The driver's listener."""
         with self._lock:
             before, self._progress = self._progress, progress
-            if progress.phase == "running" and self._running_since is None:
-                self._running_since, self._running_from = self._wall_clock(), self._clock()
+            self._note_run(before, progress)
             if progress.moves != before.moves:
                 self._last_move = self._wall_clock()
             if not progress.in_epoch:
@@ -125,6 +124,14 @@ class Board:
         if progress.checkpoints is not before.checkpoints:
             self._observe_ended(before.checkpoints, progress.checkpoints)
 
+    def _note_run(self, before: JobProgress, now: JobProgress) -> None:
+        """See whether the stream runs by now: what it did while it stood by is not the job's."""
+        if before.standby and not now.standby:
+            self._running_since = None
+            self._recent.clear()
+        if now.phase == "running" and self._running_since is None:
+            self._running_since, self._running_from = self._wall_clock(), self._clock()
+
     def storage(self, error: str) -> None:
         """Why the store cannot be used, as somebody beside the driver found; empty if it can."""
         self._storage = error
@@ -145,6 +152,7 @@ class Board:
             attempt=self.attempt.number,
             job_uid=self.attempt.job_uid,
             phase=now.phase,
+            standby=now.standby,
             message=self._clean(now.message),
             lineage=now.lineage,
             fence=now.fence,
@@ -166,7 +174,7 @@ class Board:
             epoch_seconds=now.epoch_seconds,
             tasks_running=now.tasks,
             answered_at=self._wall_clock(),
-            running_since=self._running_since,
+            running_since=None if now.standby else self._running_since,
             restored_from=self.restored_from(),
             last_checkpoint=self.last_checkpoint(),
             last_savepoint=self.savepoint(now.last_savepoint),

@@ -25,6 +25,7 @@ from moorage.driver.requests import (
     CheckpointRequest,
     JobEnding,
     JobRequest,
+    PromoteRequest,
     RequestConflict,
     Requests,
     RescaleRequest,
@@ -39,12 +40,14 @@ from moorage_api.driver import (
     HEALTH_PATH,
     METRICS_PATH,
     PAGE_PATH,
+    PROMOTE_PATH,
     REQUESTS_PATH,
     RESCALE_PATH,
     SAVEPOINTS_PATH,
     STATE_PATH,
     STOP_PATH,
     CheckpointBody,
+    PromoteBody,
     RescaleBody,
     SavepointBody,
     StopBody,
@@ -142,7 +145,7 @@ class Endpoint:
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         path = request.rel_url.raw_path
         if path == HEALTH_PATH and request.method == "GET":
-            return web.Response(text="ok\n")
+            return self._health()
         self._authorize(request)
         if path == PAGE_PATH:
             _require(request, {"GET"})
@@ -168,7 +171,7 @@ class Endpoint:
 
     def _views(self) -> Mapping[str, Callable[[], web.Response]]:
         return {
-            HEALTH_PATH: lambda: web.Response(text="ok\n"),
+            HEALTH_PATH: self._health,
             STATE_PATH: lambda: json_answer(self._board.state().to_json()),
             CHECKPOINTS_PATH: lambda: json_answer(self._board.checkpoints()),
             METRICS_PATH: self._scrape,
@@ -180,7 +183,14 @@ class Endpoint:
             SAVEPOINTS_PATH: _savepoint,
             STOP_PATH: _stop,
             RESCALE_PATH: _rescale,
+            PROMOTE_PATH: _promote,
         }
+
+    def _health(self) -> web.Response:
+        """A driver that stands by is not ready: the job's Service leads to the one that leads."""
+        if self._board.progress.standby:
+            return web.Response(text="stands by\n", status=503)
+        return web.Response(text="ok\n")
 
     def _authorize(self, request: web.BaseRequest) -> None:
         sent = _shown(request)
@@ -283,6 +293,10 @@ def _rescale(data: bytes) -> JobRequest:
         raise _bad("parallelism: is missing, and so is executors")
     asked = body.parallelism, body.executors, body.declared
     return RescaleRequest(*asked, request_id=body.request_id)
+
+
+def _promote(data: bytes) -> JobRequest:
+    return PromoteRequest(request_id=_parsed(PromoteBody, data).request_id)
 
 
 def _parsed(model: type[_M], data: bytes) -> _M:

@@ -162,6 +162,8 @@ class DriverProcess:
             attempt, self.requests, redact, observe=self._metrics, load_seconds=window
         )
         self._metrics.show(self.board)
+        # Before there is a job: nobody may take it for the one that leads.
+        self.board(JobProgress(standby=start.standby))
         self._lookups = StateLookups(self._metrics)
         self._history = RunHistory(job.name)
         self._draw = partial(drawn_run, self._history, redact)

@@ -387,6 +387,8 @@ class DriverMetrics(Collector):
 
     def __call__(self, event: CommittedEpoch | CheckpointRecord | LookupDone) -> None:
         """An epoch was committed, or a checkpoint or a look-up ended."""
+        if self._board is not None and self._board.progress.standby:
+            return
         if isinstance(event, LookupDone):
             self._lookups.labels(*self._values, event.result).inc()
             self._keys.labels(*self._values).inc(event.keys)
@@ -401,7 +403,9 @@ class DriverMetrics(Collector):
                 self._bytes.labels(*self._values, "full").observe(event.bytes_total)
 
     def text(self) -> bytes:
-        """`GET /metrics`."""
+        """`GET /metrics`; nothing of a driver that stands by: the job's are another one's."""
+        if self._board is not None and self._board.progress.standby:
+            return b""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:

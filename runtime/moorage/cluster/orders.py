@@ -147,6 +147,7 @@ class Mounted:
             path=restore.path,
             digest=restore.digest,
             order_id=restore.order_id,
+            standby=start.standby,
         )
 
 

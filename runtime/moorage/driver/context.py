@@ -13,6 +13,7 @@ from moorage.driver.output import OutputKeeper
 from moorage.driver.reporter import Reporter
 from moorage.driver.requests import Requests
 from moorage.driver.settings import JobSettings
+from moorage.driver.standby import Standby
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.engine.plan import EpochPlanner
@@ -26,6 +27,7 @@ class DriverContext:
 
     Attributes:
         directories: on this machine, without which nothing works; scratch is one.
+        standby: nothing comes out of its runs; None for a driver that has the lineage.
     """
 
     settings: JobSettings
@@ -46,6 +48,7 @@ class DriverContext:
     completed: CompletedCheckpointStore
     directories: tuple[Path, ...]
     housekeeper: Housekeeper
+    standby: Standby | None = None
 
     @property
     def input_uids(self) -> list[str]:

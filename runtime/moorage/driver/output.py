@@ -214,6 +214,15 @@ class OutputKeeper:
         ]
 
 
+class HeldOutput(OutputKeeper):
+    """That of a driver which stands by: its sinks drop what they get."""
+
+    def restore(self, run: int, manifest: SnapshotRoot | None) -> Iterator[str]:
+        """There is no output to be taken back, and none to be published again."""
+        del run, manifest
+        return iter(())
+
+
 def history_of(entries: Sequence[Entry], manifest: SnapshotRoot) -> Line:
     """The checkpoints that a point descends from, oldest first, its own id last."""
     if manifest.kind == "checkpoint" or is_announced(entries, manifest.checkpoint_id):

@@ -89,6 +89,17 @@ class Reporter:
         """The fence is claimed."""
         self._publish(lineage=lineage, fence=fence)
 
+    def standby(self, *, stands_by: bool) -> None:
+        """It stands by from now on; or no more, and what is told next is of the job's stream."""
+        now = self.progress
+        changes: dict[str, object] = {"standby": stands_by}
+        if now.standby and not stands_by:
+            self._restoring = None
+            changes |= {"phase": "starting", "rows_total": 0, "epochs": 0, "rewinds": 0}
+            changes |= {"odd": OddRows(), "restored": None, "restored_from": None, "opened": {}}
+            changes |= {"last_checkpoint": None, "in_epoch": False, "epoch_began": None}
+        self._publish(**changes)
+
     def released(self) -> None:
         """The lineage was given up."""
         self._publish(released=True)

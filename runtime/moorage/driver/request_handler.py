@@ -16,12 +16,14 @@ from moorage.driver.reporter import Reporter
 from moorage.driver.requests import (
     CheckpointRequest,
     JobRequest,
+    PromoteRequest,
     RescaleRequest,
     SavepointRequest,
     Stopped,
     StopRequest,
 )
 from moorage.driver.rescale import Rescale, check_rescale, note_manifest
+from moorage.driver.standby import NoCheckpoints, not_while_standing_by
 from moorage.driver.views import SavepointView
 from moorage_state.coordinator import CompletedCheckpointStore, JobEnd
 from moorage_state.errors import Bug, Fenced, MoorageError, StoreUnavailable, UserError
@@ -45,7 +47,7 @@ class RequestHandler:
     def __init__(
         self,
         context: DriverContext,
-        checkpointer: Checkpointer,
+        checkpointer: Checkpointer | NoCheckpoints,
         at: Callable[[], Boundary],
         last_checkpoint: Callable[[], None],
     ) -> None:
@@ -67,7 +69,13 @@ class RequestHandler:
                 )
             )
             return
+        standby = self._c.standby
         match request:
+            case PromoteRequest() if standby is not None:
+                request.running()
+                standby.promotion = request
+            case PromoteRequest():
+                request.answer(None)  # it leads already
             case StopRequest():
                 self._take_up_stop(request)
             case SavepointRequest(stop=True):
@@ -76,6 +84,8 @@ class RequestHandler:
                 self._checkpointer.savepoint(request, self._at)
             case CheckpointRequest():
                 self._checkpointer.checkpoint(request, self._at)
+            case RescaleRequest() if standby is not None:
+                request.answer(not_while_standing_by(self._c.settings.name))
             case RescaleRequest():
                 self._take_up_rescale(request)
             case _:

@@ -1,4 +1,4 @@
-"""What people and the operator ask of a running job: checkpoints, savepoints, to stop, to rescale.
+"""What people and the operator ask of a driver: savepoints, to stop, to rescale, and more.
 
 A request is put in from any thread and taken up at the next epoch boundary; whoever asked waits
 for its answer, or comes back for it under the request's id. The same id again is the same request.
@@ -17,7 +17,7 @@ from uuid import uuid4
 from moorage.driver.views import CheckpointView, SavepointView
 from moorage_state.errors import MoorageError, Retryable, UserError
 
-RequestKind = Literal["Checkpoint", "Savepoint", "Stop", "Rescale"]
+RequestKind = Literal["Checkpoint", "Savepoint", "Stop", "Rescale", "Promote"]
 RequestState = Literal["Pending", "Running", "Completed", "Failed"]
 
 KEPT = 100
@@ -204,6 +204,16 @@ class RescaleRequest(_Request[None]):
     parallelism: int | None = None
     executors: int | None = None
     declared: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class PromoteRequest(_Request[None]):
+    """The end of standing by: claim the lineage and go on from its newest checkpoint.
+
+    Answered once the fence is claimed; by a driver that does not stand by at once.
+    """
+
+    kind = "Promote"
 
 
 class Requests:

@@ -15,7 +15,7 @@ from pathlib import Path
 from moorage.api.graph import JobGraph
 from moorage.driver.context import DriverContext
 from moorage.driver.control import ControlServer, control_path
-from moorage.driver.environment import RangesMove, StoppedWaiting
+from moorage.driver.environment import JobEnvironment, Platform, RangesMove, StoppedWaiting
 from moorage.driver.figures import configuration_of, graph_view
 from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.job_file import (
@@ -28,7 +28,7 @@ from moorage.driver.lineage import hold_lineage
 from moorage.driver.local import LocalEnvironment
 from moorage.driver.lookups import LookupSource, StateLookups
 from moorage.driver.manifests import view_of
-from moorage.driver.output import OutputKeeper
+from moorage.driver.output import HeldOutput, OutputKeeper
 from moorage.driver.refusals import RestorePointCorrupt
 from moorage.driver.reporter import Reporter
 from moorage.driver.request_handler import let_go, let_go_of_checkpoints
@@ -46,6 +46,7 @@ from moorage.driver.run_status import RunStatus, run_status
 from moorage.driver.savepoints import KnownSavepoints
 from moorage.driver.session import spare_byte_counts
 from moorage.driver.settings import JobSettings
+from moorage.driver.standby import FIRST_RUN, Standby, StandbyRefused, held
 from moorage.driver.stream_run import StreamRun
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.engine.fleet import RangeFleet
@@ -56,6 +57,7 @@ from moorage.engine.task_failures import UserFunctionError
 from moorage_api import StatefulSparkJob
 from moorage_state.coordinator import CompletedCheckpointStore, JobEnd
 from moorage_state.errors import (
+    Bug,
     CorruptState,
     Fenced,
     LocalDiskError,
@@ -66,7 +68,7 @@ from moorage_state.errors import (
     VersionGone,
     VersionMismatch,
 )
-from moorage_state.snapshots import CheckpointStore, LogWriter, checkpoint_path
+from moorage_state.snapshots import CheckpointStore, Entry, LogWriter, checkpoint_path
 
 _REWIND = (VersionGone, VersionMismatch, StaleLease, Retryable)
 _MAX_REWINDS = 3
@@ -97,10 +99,15 @@ def run_job(
     settings = JobSettings.of(job, job_dir, options.restore, options.orders)
     check_job_file(settings.main_file)
     reporter = Reporter(listener)
+    reporter.standby(stands_by=options.orders is not None and options.orders.standby)
     reporter.messages(check_folders(settings.main_file, settings.py_files))
     reporter.job(settings.parallelism, settings.max_parallelism)
     with contextlib.ExitStack() as stack:
         stack.callback(options.requests.close, f"the job has ended: job={settings.name}")
+        try:
+            warm = stack.enter_context(_standing_by(settings, options, reporter))
+        except StoppedWaiting:
+            return RunResult(RunOutcome.STOPPED, 0, 0, seconds=time.monotonic() - started)
         # Before the choice: nobody else adds a checkpoint from here on.
         writer, store = stack.enter_context(hold_lineage(settings, options, reporter))
         choice = choose(store, writer.entries, settings)
@@ -110,18 +117,9 @@ def run_job(
         if already_finished(choice, settings):
             completed = _completed(settings, writer, store)
             return _finished_before(choice, completed, reporter, started)
-        settings, asked = adopting(settings, choice.manifest), settings
-        if settings.backend.identifier != asked.backend.identifier:
-            reporter.message(
-                f"the state's own backend is kept: backend={settings.backend.identifier} "
-                f"default={asked.backend.identifier}; name another in spec.state.backend to change"
-            )
-        settings = in_force(settings, writer.entries)
-        if choice.manifest is not None:
-            check_settings(choice.manifest, settings)
+        settings = _fitted(settings, writer.entries, choice, reporter)
         follow_manifest(settings, writer, choice)
         reporter.configuration(configuration_of(settings))
-        reporter.job(settings.parallelism, settings.max_parallelism)
         lookups = options.lookups or StateLookups()
         options = replace(options, lookups=lookups)
         if options.control:
@@ -129,7 +127,12 @@ def run_job(
         run: StreamRun | None = None
         context: DriverContext | None = None
         try:
-            context = stack.enter_context(_context(settings, options, writer, store, reporter))
+            if warm is None:
+                warm = stack.enter_context(_warm(settings, options, writer.lineage, reporter))
+            warm.lead(writer)
+            context = stack.enter_context(
+                _context(settings, options, writer, store, reporter, warm)
+            )
         except StoppedWaiting:
             outcome = RunOutcome.STOPPED
         else:
@@ -154,6 +157,86 @@ def run_job(
         _ended_well(context, outcome)
         options.ended(result)
     return result
+
+
+def _fitted(
+    settings: JobSettings, entries: Sequence[Entry], choice: Choice, reporter: Reporter
+) -> JobSettings:
+    """The settings with what the lineage and the restore point decide.
+
+    Raises RestorePointIncompatible: it cannot be had with them.
+    """
+    settings, asked = adopting(settings, choice.manifest), settings
+    if settings.backend.identifier != asked.backend.identifier:
+        reporter.message(
+            f"the state's own backend is kept: backend={settings.backend.identifier} "
+            f"default={asked.backend.identifier}; name another in spec.state.backend to change"
+        )
+    settings = in_force(settings, entries)
+    if choice.manifest is not None:
+        check_settings(choice.manifest, settings)
+    reporter.job(settings.parallelism, settings.max_parallelism)
+    return settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Warm:
+    """What is the same for whatever a driver runs: it takes long to come by.
+
+    Attributes:
+        standby: how the driver stood by with it before; None where it did not.
+    """
+
+    environment: JobEnvironment
+    platform: Platform
+    graph: JobGraph
+    standby: Standby | None = None
+
+    def lead(self, writer: LogWriter) -> None:
+        """The lineage is claimed. Raises Bug: it is another one than was stood by for."""
+        if self.standby is None:
+            return
+        if self.standby.lineage != writer.lineage:
+            raise Bug(f"another lineage lies there than was stood by for: found={writer.lineage}")
+        if self.standby.promotion is not None:
+            self.standby.promotion.answer(None)
+
+
+@contextlib.contextmanager
+def _standing_by(
+    settings: JobSettings, options: RunOptions, reporter: Reporter
+) -> Iterator[_Warm | None]:
+    """Run the job with nothing coming out, until the driver is told to lead; None if it leads.
+
+    Raises:
+        StoppedWaiting: it was told to end instead.
+        StandbyRefused: there is nothing to begin with, or the job's input has an end.
+    """
+    if options.orders is None or not options.orders.standby:
+        yield None
+        return
+    if settings.bounded:
+        raise StandbyRefused(
+            f"a job whose input ends cannot be stood by for: job={settings.name} "
+            f"spec.bounded=true; set spec.upgrade.strategy to Restart"
+        )
+    if settings.backend.stored:
+        raise StandbyRefused(
+            f"files of the state are in the store alone, where the running version deletes them: "
+            f"backend={settings.backend.identifier}; set spec.upgrade.strategy to Restart"
+        )
+    standby = Standby(settings)
+    choice = standby.choose()
+    store, entries = standby.look()
+    settings = _fitted(settings, entries, choice, reporter)
+    options = replace(options, lookups=None)
+    with _warm(settings, options, standby.lineage, reporter) as warm:
+        with _context(settings, options, standby.log(), store, reporter, warm, standby) as context:
+            outcome, _ = _drive(context, choice)
+        if outcome is not RunOutcome.PROMOTED:
+            raise StoppedWaiting
+        reporter.standby(stands_by=False)
+        yield replace(warm, standby=standby)
 
 
 def _listen(
@@ -228,9 +311,11 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun
     """Run after run until one ends well: one that loses its local state is followed by another."""
     rewinds = _Rewinds()
     damaged: dict[int, CorruptState] = {}
-    number = 0
+    number = 0 if context.standby is None else FIRST_RUN
     must_restore = context.settings.restore.mode == "Path"
     while True:
+        if context.standby is not None and context.standby.is_over(context.requests):
+            return RunOutcome.PROMOTED, None
         if choice.manifest is not None:
             check_fits(choice.manifest, context.graph, context.settings)
         context.completed.begin_from(choice.manifest, choice.path or "", own=not choice.address)
@@ -384,6 +469,8 @@ def _choose_again(
     context: DriverContext, damaged: Mapping[int, CorruptState], error: Exception
 ) -> Choice:
     """The restore point of the next run; what a person chose was followed. Raises as `_poll`."""
+    if context.standby is not None:
+        return context.standby.choose(damaged)
     # A retirement that the run before began may be about to delete what would be chosen.
     while context.housekeeper.retires:
         _poll(context, error)
@@ -397,25 +484,35 @@ def _choose_again(
 
 
 @contextlib.contextmanager
-def _context(
-    settings: JobSettings,
-    options: RunOptions,
-    writer: LogWriter,
-    store: CheckpointStore,
-    reporter: Reporter,
-) -> Iterator[DriverContext]:
-    """Spark, the job's graph, and state servers; all gone when it ends."""
+def _warm(
+    settings: JobSettings, options: RunOptions, lineage: str, reporter: Reporter
+) -> Iterator[_Warm]:
+    """Spark, state servers, and the job's graph; all gone when it ends."""
     environment = options.environment or LocalEnvironment()
-    with contextlib.ExitStack() as stack:
-        platform = stack.enter_context(
-            environment.open(settings, writer.lineage, options, reporter.message)
-        )
+    with environment.open(settings, lineage, options, reporter.message) as platform:
         graph = build_graph(
             settings.main_file, stream_environment(settings, platform.spark), settings.py_files
         )
         _tell_unread(graph, reporter)
         reporter.graph(graph_view(graph))
         spare_byte_counts(platform.spark, graph, settings)
+        yield _Warm(environment, platform, graph)
+
+
+@contextlib.contextmanager
+def _context(
+    settings: JobSettings,
+    options: RunOptions,
+    writer: LogWriter,
+    store: CheckpointStore,
+    reporter: Reporter,
+    warm: _Warm,
+    standby: Standby | None = None,
+) -> Iterator[DriverContext]:
+    """Ranges of a lineage, and what they take; let go of when it ends."""
+    platform = warm.platform
+    graph = warm.graph if standby is None else held(warm.graph)
+    with contextlib.ExitStack() as stack:
         parallelism, max_parallelism = settings.parallelism, settings.max_parallelism
         uids = [operator.uid for operator in graph.operators]
         fleet = RangeFleet(
@@ -433,7 +530,8 @@ def _context(
             source = LookupSource(fleet, platform.servers, kv_states, settings.key_hash, kept)
             stack.enter_context(options.lookups.serving(source))
         completed = _completed(settings, writer, store)
-        output = OutputKeeper(graph, store, writer, KnownSavepoints(writer))
+        keeper = OutputKeeper if standby is None else HeldOutput
+        output = keeper(graph, store, writer, KnownSavepoints(writer))
         yield DriverContext(
             settings=settings,
             spark=platform.spark,
@@ -456,13 +554,14 @@ def _context(
             reporter=reporter,
             stop=options.stop,
             requests=options.requests,
-            environment=environment,
+            environment=warm.environment,
             output=output,
             completed=completed,
             directories=tuple(
                 one for one in (platform.scratch, platform.state_dir) if one is not None
             ),
             housekeeper=Housekeeper(store.objects, writer, completed, output, settings.retain),
+            standby=standby,
         )
 
 

@@ -42,6 +42,7 @@ from moorage.driver.query import (
 from moorage.driver.refusals import RestorePointCorrupt
 from moorage.driver.request_handler import RequestHandler
 from moorage.driver.restore_point import Choice, lay_sources
+from moorage.driver.standby import FIRST_RUN, NoCheckpoints
 from moorage.driver.types import RunOutcome
 from moorage.driver.views import OddRows
 from moorage.engine.acks import OddCounts
@@ -144,18 +145,7 @@ class StreamRun:
         self._figures = Figures(context.fleet)
         self._last_look = time.monotonic()
         self._output = context.output
-        self._checkpointer = Checkpointer(
-            context.settings,
-            context.graph,
-            context.store,
-            context.writer,
-            context.fleet,
-            number,
-            completed=context.completed,
-            housekeeper=context.housekeeper,
-            output=self._output,
-            reporter=context.reporter,
-        )
+        self._checkpointer = _checkpointer(context, number, choice)
         self._runner = self._restore(self._checkpointer.restore(must_exist=must_restore))
         self._checkpointer.begin()
         self._runner.operator_states.next_checkpoint_id = lambda: self._checkpointer.next_id
@@ -174,7 +164,7 @@ class StreamRun:
         self._query: StreamingQuery | None = None
 
     @property
-    def checkpointer(self) -> Checkpointer:
+    def checkpointer(self) -> Checkpointer | NoCheckpoints:
         """The run's checkpoints."""
         return self._checkpointer
 
@@ -193,7 +183,8 @@ class StreamRun:
             outcome = self._until_end()
         finally:
             # Told to end, the process has no time for uploads that lead to nothing.
-            job_ends = outcome is not None or self._c.stop.is_set()
+            goes_on = outcome in {None, RunOutcome.PROMOTED}
+            job_ends = not goes_on or self._c.stop.is_set()
             self._end_query()
             self._checkpointer.abandon(job_ends=job_ends)
             self._handler.hand_back(job_ends=job_ends)
@@ -215,6 +206,9 @@ class StreamRun:
                 if self._failure is None and self._handler.stopped():
                     self._halted = True
                     return RunOutcome.STOPPED
+                if self._c.standby is not None and self._c.standby.promotion is not None:
+                    self._halted = True
+                    return RunOutcome.PROMOTED
                 if self._handler.may_rescale() and self._ended_for_another():
                     self._handler.decide_rescale(self._number)
                     raise RangesMove("subtasks are dealt out anew")
@@ -248,7 +242,7 @@ class StreamRun:
         except CorruptState as error:
             raise RestorePointCorrupt(error.message, error.path, error.advice) from error
         ranges = [(one.source, one.bytes_restored) for one in opened]
-        c.reporter.opened(ranges, epoch, again=self._number > 0)
+        c.reporter.opened(ranges, epoch, again=self._number not in {0, FIRST_RUN})
         _record_run(c, self._number, self._choice)
         self._restore_sinks(manifest)
         c.reporter.restored(self._choice.path, manifest, own=not self._choice.address)
@@ -458,7 +452,8 @@ class StreamRun:
         # Ranges that hold nothing are as well where they are.
         # A rescale moves them as well: two pauses would be one too many.
         busy = self._checkpointer.takes_savepoint or self._handler.rescales
-        return not self._c.settings.in_one_epoch and self._c.fleet.wants_to_move(busy=busy)
+        stays = self._c.settings.in_one_epoch or self._c.standby is not None
+        return not stays and self._c.fleet.wants_to_move(busy=busy)
 
     def _ended_for_another(self) -> bool:
         """Take a checkpoint so that ranges can move; False, and the run goes on, if that fails."""
@@ -499,6 +494,23 @@ class StreamRun:
         self._halted = True
         if self._query is not None:
             end(self._query)
+
+
+def _checkpointer(context: DriverContext, run: int, choice: Choice) -> Checkpointer | NoCheckpoints:
+    if context.standby is not None:
+        return NoCheckpoints(context.settings.name, choice.manifest)
+    return Checkpointer(
+        context.settings,
+        context.graph,
+        context.store,
+        context.writer,
+        context.fleet,
+        run,
+        completed=context.completed,
+        housekeeper=context.housekeeper,
+        output=context.output,
+        reporter=context.reporter,
+    )
 
 
 def has_timers(graph: JobGraph) -> bool:

@@ -44,6 +44,8 @@ class Orders:
         mode: what to begin from: the newest checkpoint, `path`, or nothing.
         digest: the digest that the manifest at `path` must have; empty for any.
         order_id: names the choice of `path` or of nothing, which is followed once in a lineage.
+        standby: run beside the driver that has the lineage, with nothing coming out, until a
+            `PromoteRequest` says that it is over; see `moorage.driver.standby`.
     """
 
     cluster: str
@@ -54,6 +56,7 @@ class Orders:
     path: str = ""
     digest: str = ""
     order_id: str = ""
+    standby: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ class JobProgress:
         epoch_phases: of the last epoch.
         queryable: states whose values can be asked for, as of some seconds ago.
         configuration: how checkpoints and epochs are configured: names and values, for people.
+        standby: it stands by: the phases are those of a run of which nothing comes out.
     """
 
     epoch: int = 0
@@ -180,6 +184,7 @@ class JobProgress:
     epoch_phases: EpochPhases = field(default_factory=EpochPhases)
     queryable: tuple[QueryableView, ...] = ()
     configuration: tuple[tuple[str, str], ...] = ()
+    standby: bool = False
 
 
 class RunOutcome(Enum):
@@ -190,6 +195,9 @@ class RunOutcome(Enum):
 
     STOPPED = "stopped"
     """Asked to stop; a last checkpoint is complete, the next run goes on from it."""
+
+    PROMOTED = "promoted"
+    """It stood by, and was told to go on in the job's lineage: what it did so far is dropped."""
 
 
 @dataclass(frozen=True, slots=True)

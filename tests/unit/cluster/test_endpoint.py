@@ -46,11 +46,26 @@ ORDERS: dict[str, dict[str, Any]] = {
     "/savepoints": {"name": "before"},
     "/stop": {},
     "/rescale": {"executors": 3},
+    "/promote": {},
 }
 
 
 def test_health_needs_no_token_and_says_nothing(played):
     assert played.call("GET", "/healthz", token=None) == (200, b"ok\n")
+
+
+def test_a_driver_that_stands_by_is_not_ready_and_leaves_metrics_to_the_one_that_leads(played):
+    played.say(phase="running", standby=True, epochs=1, epoch_rows=5)
+    assert played.call("GET", "/healthz", token=None) == (503, b"stands by\n")
+    assert played.call("GET", "/metrics") == (200, b"")
+    state = played.state()
+    assert (state.standby, state.phase, state.running_since) == (True, "running", None)
+    played.say(phase="starting")
+    assert played.state().running_since is None
+    played.say(phase="running", epochs=1)
+    assert played.state().running_since is not None
+    assert played.call("GET", "/healthz", token=None) == (200, b"ok\n")
+    assert b"moorage_epoch_duration_seconds_count" in played.call("GET", "/metrics")[1]
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN[:-1], f"{TOKEN}x", f" {TOKEN}x"])

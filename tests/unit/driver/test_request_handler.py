@@ -178,6 +178,7 @@ class Running:
                 in_one_epoch=False,
             ),
             fleet=SimpleNamespace(wants_to_move=self.wants_to_move),
+            standby=None,
             writer=self.writer,
             reporter=self.reports,
             stop=self.stop,

@@ -62,6 +62,42 @@ def test_another_machine_fetches_the_checkpoint_from_the_store(op, drive, tmp_pa
             assert moved.open_anew(run="f2r1").source == "local"
 
 
+@only_rocksdb
+def test_a_volume_with_an_older_copy_fetches_only_what_is_new(op, drive, key, tmp_path, small):
+    """As of a driver that stood by with an older checkpoint of the job."""
+    op.checkpoint(1)
+    before = op.base
+    with RangeHost(tmp_path / "elsewhere", small) as other:
+        beside = drive(other, run="f1r1000000")
+        beside.open(before)
+        beside.epoch({key(3, 1): b"dropped"})
+        op.epoch({key(5, 2): b"new"})
+        whole = op.checkpoint(2)
+        result = beside.open_anew(op.base, run="f2r0")
+        assert (result.source, result.version) == ("store", (2, ""))
+        assert beside.read() == op.read()
+        assert 0 < result.bytes_restored < whole.bytes_total
+        copies = tmp_path / "elsewhere" / "ranges" / op.spec.uid
+        assert [path.name for path in copies.glob("*/ckpt/*")] == ["2"]
+
+
+@only_rocksdb
+def test_an_older_copy_that_is_damaged_is_not_used(op, drive, key, tmp_path, small):
+    op.checkpoint(1)
+    with RangeHost(tmp_path / "elsewhere", small) as other:
+        beside = drive(other, run="f1r1000000")
+        beside.open(op.base)
+        for path in tmp_path.glob("elsewhere/ranges/*/*/ckpt/1/*.sst"):
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.unlink()
+            path.write_bytes(data)
+        op.epoch({key(5, 2): b"new"})
+        whole = op.checkpoint(2)
+        assert beside.open_anew(op.base, run="f2r0").bytes_restored == whole.bytes_total
+        assert beside.read() == op.read()
+
+
 def skip_if_files_stay(small):
     if small.stored:
         pytest.skip("its files stay in the store: test_files_in_the_store.py")

@@ -1,0 +1,140 @@
+"""A driver that stands by beside another one, and then goes on with its lineage."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from moorage_testing.batches import KEYS, add_batch
+from moorage_testing.jobs import kill_group, wait_until
+from tests.spark.cluster.driver_home import DriverHome, DriverProcess
+
+from moorage_state.snapshots import Fence, Run
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+JOB = Path(__file__).with_name("standby_job.py")
+
+
+@pytest.fixture
+def home(home):
+    home.job = JOB
+    return home
+
+
+def stands_by(driver: DriverProcess, rows: int) -> None:
+    driver.wait_for_rows(rows)
+    assert driver.state().standby
+
+
+def runs(driver: DriverProcess) -> bool:
+    return driver.state().running_since is not None
+
+
+def published(home: DriverHome) -> list[tuple[int, int]]:
+    if not list(home.path.glob("out/*.parquet")):
+        return []
+    rows = pq.read_table(home.path / "out", columns=["key", "count"]).to_pydict()
+    return sorted(zip(rows["key"], rows["count"], strict=True))
+
+
+def called(home: DriverHome, kind: str) -> list[tuple[int, int]]:
+    path = home.path / "calls"
+    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return sorted((int(key), int(n)) for found, key, n in lines if found == kind)
+
+
+def expected(batches: int) -> list[tuple[int, int]]:
+    return [(key, n + 1) for key in KEYS for n in range(2 * batches)]
+
+
+def wait_for_output(home: DriverHome, batches: int, driver: DriverProcess) -> None:
+    def all_there() -> bool:
+        if driver.process.poll() is not None:
+            pytest.fail(driver.log)
+        return len(published(home)) >= 10 * batches
+
+    wait_until(all_there, 400, "output")
+
+
+def files(home: DriverHome) -> set[str]:
+    """What a driver may write to besides its own folder."""
+    places = ("checkpoints", "out")
+    return {str(path) for place in places for path in (home.path / place).rglob("*")}
+
+
+def test_nothing_comes_out_of_a_driver_that_stands_by_and_nothing_is_lost_when_it_leads(home):
+    first = home.start(1)
+    wait_for_output(home, 1, first)
+    second = home.start(2, standby=True)
+    stands_by(second, 0)
+    add_batch(home.path / "in", 1)
+    stands_by(second, 10)
+    wait_for_output(home, 2, first)
+    assert second.call("GET", "/metrics")[1] == ""
+    assert second.state().fence == 0
+    second.ask("/savepoints", requestId="s", name="none")
+    refused = second.done("s").error
+    assert refused is not None
+    assert "stands by" in refused.message
+
+    first.ask("/stop", requestId="end")
+    end = first.end(0)
+    assert end.last_checkpoint is not None
+    before = files(home)
+    add_batch(home.path / "in", 2)
+    stands_by(second, 20)
+    assert files(home) == before, "it has written nothing"
+    assert [type(e) for e in home.entries() if isinstance(e, Fence)] == [Fence]
+
+    assert second.ask("/promote", requestId="lead").state in {"Pending", "Running"}
+    assert second.done("lead").state == "Completed"
+    wait_until(lambda: runs(second), 400, f"a run\n{second.log}")
+    wait_for_output(home, 3, second)
+    state = second.state()
+    assert (state.standby, state.fence) == (False, 2)
+    assert state.restored_from is not None
+    assert state.restored_from.checkpoint_id == end.last_checkpoint.id
+    assert second.log.count("starting spark") == 1
+    last = [entry for entry in home.entries() if isinstance(entry, Run)][-1]
+    assert (last.fence, last.restored_from) == (2, f"chk-{end.last_checkpoint.id}")
+    assert second.ask("/promote", requestId="again").state != "Failed", "it leads already"
+    second.ask("/stop", requestId="end")
+    assert second.end(0).outcome == "Stopped"
+    for found in (published(home), called(home, "checkpoint"), called(home, "epoch")):
+        assert found == expected(3)
+
+
+@pytest.mark.soak
+def test_whoever_is_killed_at_whichever_step_nothing_is_lost_or_doubled(home):
+    leader, batches = home.start(1), 1
+    wait_for_output(home, 1, leader)
+    for round_ in range(4):
+        attempt = 10 * round_
+        standby = home.start(attempt + 2, standby=True)
+        stands_by(standby, 0)
+        if round_ == 0:  # the one that stands by, beside the other
+            kill_group(standby.process)
+        elif round_ == 1:  # the leader, and the other one leads without a last checkpoint
+            kill_group(leader.process)
+            standby.ask("/promote", requestId="lead")
+            leader = standby
+        elif round_ == 2:  # the new leader, as soon as it has claimed the lineage
+            leader.ask("/stop", requestId="end")
+            leader.end(0)
+            standby.ask("/promote", requestId="lead")
+            standby.done("lead")
+            kill_group(standby.process)
+            leader = home.start(attempt + 3)
+        else:  # nobody: the leader is not even stopped, and is shut out by the fence
+            standby.ask("/promote", requestId="lead")
+            assert leader.end(6).code == "fenced"
+            leader = standby
+        add_batch(home.path / "in", batches)
+        batches += 1
+        wait_for_output(home, batches, leader)
+        assert published(home) == expected(batches)
+    leader.ask("/stop", requestId="end")
+    leader.end(0)
+    assert published(home) == expected(batches)
+    # After a kill the same rows may be handed over once more, and never others.
+    assert set(called(home, "checkpoint")) == set(expected(batches))

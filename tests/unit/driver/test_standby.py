@@ -1,0 +1,161 @@
+"""A driver that stands by: what it begins from, what it keeps to itself, and how that ends."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from moorage_testing.checkpointed_job import OWNER
+from moorage_testing.manifests import checkpoint_manifest
+from msgspec.structs import replace
+
+from moorage.api.sinks import SinkRestore, StageId
+from moorage.driver.requests import CheckpointRequest, PromoteRequest, Requests, RescaleRequest
+from moorage.driver.runner import run_job
+from moorage.driver.standby import FIRST_RUN, HeldSink, NoCheckpoints, Standby, StandbyRefused
+from moorage.driver.types import Orders, RunOptions
+from moorage_state.errors import Fenced, UserError
+from moorage_state.server.local_files import run_order
+from moorage_state.snapshots import CheckpointStore, LogWriter, run_token
+from moorage_state.stores import LocalStore
+
+from .test_request_handler import Running, _no_waiting  # noqa: F401  a fixture
+from .test_retention import job_of, settings_of
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+BESIDE = Orders("local", "local", "clicks-2-driver", standby=True)
+
+
+@pytest.fixture
+def leader(tmp_path):
+    """The driver that has the lineage, and one checkpoint."""
+    settings = settings_of(tmp_path, {})
+    (tmp_path / "state").mkdir()
+    store = LocalStore(tmp_path / "state")
+    owner = replace(
+        OWNER,
+        cluster=settings.cluster,
+        namespace=settings.namespace,
+        name=settings.name,
+        uid=settings.uid,
+    )
+    writer = LogWriter.claim(store, owner, "leader")
+    completed(writer, store, 1)
+    return writer, store, settings
+
+
+def completed(writer, store, number):
+    made = checkpoint_manifest(
+        writer.lineage, number, fence=writer.fence, epoch=10 * number, created_at=NOW
+    )
+    CheckpointStore(store).complete(writer, made, NOW)
+
+
+def objects(store):
+    return {info.key for info in store.list("")}
+
+
+def test_it_begins_from_what_is_newest_each_time_and_takes_hold_of_nothing(leader):
+    writer, store, settings = leader
+    before = objects(store)
+    standby = Standby(settings)
+    assert standby.choose().path == "chk-1"
+    assert standby.log().lineage == standby.lineage == writer.lineage
+    assert objects(store) == before
+    completed(writer, store, 2)
+    assert standby.choose().path == "chk-2"
+    writer.refresh()  # nobody has claimed it
+
+
+def test_its_runs_are_older_than_those_of_whoever_claims_next_and_nobody_elses(leader):
+    writer, store, settings = leader
+    own = run_token(Standby(settings).log().fence, FIRST_RUN)
+    leaders = [run_token(writer.fence, number) for number in range(3)]
+    after = LogWriter.claim(store, writer.owner, "next")
+    with pytest.raises(Fenced):
+        writer.refresh()
+    tokens = [*leaders, own, run_token(after.fence, 0)]
+    assert sorted(tokens, key=lambda token: run_order(token) or ()) == tokens
+    assert len(set(tokens)) == len(tokens)
+
+
+@pytest.mark.parametrize("lineage", [True, False])
+def test_without_a_checkpoint_there_is_nothing_to_stand_by_with(tmp_path, lineage):
+    settings = settings_of(tmp_path, {})
+    if lineage:
+        (tmp_path / "state").mkdir()
+        owner = replace(OWNER, name="clicks", namespace="default", cluster="local", uid="local")
+        LogWriter.claim(LocalStore(tmp_path / "state"), owner, "leader")
+    with pytest.raises(StandbyRefused, match="let the running version complete one first"):
+        Standby(settings).choose()
+
+
+@pytest.mark.usefixtures("leader")
+def test_a_job_whose_input_ends_is_refused_before_anything_is_started(tmp_path):
+    job = job_of(tmp_path, {}, bounded=True)
+    with pytest.raises(StandbyRefused, match=r"spec\.bounded=true"):
+        run_job(job, tmp_path, RunOptions(orders=BESIDE), lambda _: None)
+
+
+def test_rows_go_nowhere():
+    sink = HeldSink()
+    schema = pa.schema([("key", pa.int64())])
+    writer = sink.open_writer(StageId("l", "f1r0", 1, "count", 0), schema)
+    writer.write(pa.record_batch([[1]], schema))
+    assert writer.finish() == []
+    assert sink.publish("l", 1, []) == 0
+    assert sink.restore(SinkRestore("l", "f1r0", (1,), [{"rows": 1}])) == []
+
+
+def test_who_asks_for_its_end_between_two_runs_is_heard_and_others_wait(leader):
+    standby, requests = Standby(leader[2]), Requests()
+    other = requests.ask(CheckpointRequest())
+    assert not standby.is_over(requests)
+    lead = requests.ask(PromoteRequest())
+    assert standby.is_over(requests)
+    assert standby.promotion is lead
+    assert lead.state == "Running"
+    assert requests.take() == [other]
+
+
+def test_it_takes_no_checkpoints_and_says_whom_to_ask():
+    request = CheckpointRequest()
+    never: Any = None
+    NoCheckpoints("clicks", None).checkpoint(request, never)
+    with pytest.raises(UserError, match="this driver stands by"):
+        request.wait(0)
+
+
+@pytest.fixture
+def standing_by(leader):
+    running: Any = Running()
+    running.run._c.standby = Standby(leader[2])
+    running.run._c.settings.name = "clicks"
+    return running
+
+
+def test_a_run_ends_at_an_epoch_boundary_when_the_driver_is_to_lead(standing_by):
+    request = standing_by.ask(PromoteRequest())
+    waits = standing_by.ask(CheckpointRequest())
+    assert standing_by.drive().value == "promoted"
+    assert standing_by.query.stopped
+    assert not standing_by.checkpoints.job_ends, "another run follows"
+    assert request.state == "Running", "it is answered once the lineage is claimed"
+    assert "finish" not in standing_by.checkpoints.did
+    assert not waits.done
+
+
+def test_a_run_that_stands_by_is_not_rescaled(standing_by):
+    request = standing_by.ask(RescaleRequest(parallelism=2))
+    standing_by.ask(PromoteRequest())
+    standing_by.drive()
+    with pytest.raises(UserError, match="ask that one"):
+        request.wait(0)
+
+
+def test_to_one_that_leads_it_says_nothing_new():
+    running = Running()
+    request = running.ask(PromoteRequest())
+    running.stop.set()
+    running.run._between_epochs()
+    assert request.state == "Completed"
