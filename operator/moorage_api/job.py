@@ -98,6 +98,11 @@ _FIXED = (
     "is fixed for a lineage; set it back, or start anew with restore.mode Empty, "
     "acknowledgeStateLoss and a higher nonce"
 )
+_STRATEGY = ("upgrade", "strategy")
+_BOUNDED = "the input ends (bounded), which the new version would come to by itself"
+_SHARED = "state.local.type is HostPath, which two versions cannot share"
+_IN_STORE = "state.backend is forst, whose files the old version deletes from the store"
+_USE_RESTART = "use upgrade.strategy Restart"
 _MOVE = (
     "set it back, or say with restore and a higher restore.nonce what to begin from in the new one"
 )
@@ -159,6 +164,22 @@ class JobSpec(Model):
             "state.savepointDir is missing, and upgrade.mode is Savepoint; add it, or choose "
             "upgrade.mode LastCheckpoint",
             "state.savepointDir",
+        ),
+        Cel(
+            "self.upgrade.strategy != 'WarmStandby' || !self.bounded",
+            f"upgrade.strategy is WarmStandby, and {_BOUNDED}; {_USE_RESTART}",
+            "upgrade.strategy",
+        ),
+        Cel(
+            "self.upgrade.strategy != 'WarmStandby' || self.state.local.type != 'HostPath'",
+            f"upgrade.strategy is WarmStandby, and {_SHARED}; {_USE_RESTART}",
+            "upgrade.strategy",
+        ),
+        Cel(
+            "self.upgrade.strategy != 'WarmStandby' || !has(self.state.backend)"
+            " || self.state.backend != 'forst'",
+            f"upgrade.strategy is WarmStandby, and {_IN_STORE}; {_USE_RESTART}",
+            "upgrade.strategy",
         ),
         Cel(
             "self.scaling.maxParallelism == oldSelf.scaling.maxParallelism"
@@ -259,6 +280,18 @@ class JobSpec(Model):
 
     observability: Annotated[Observability, OnChange("Live")] = Observability()
     """How the job is watched."""
+
+    def _rules(self) -> Iterator[Violation]:
+        if self.upgrade.strategy != "WarmStandby":
+            return
+        if self.bounded:
+            yield Violation((_STRATEGY, "bounded"), f"is WarmStandby, and {_BOUNDED}", _USE_RESTART)
+        if self.state.local.type == "HostPath":
+            place: tuple[str, ...] = ("state", "local", "type")
+            yield Violation((_STRATEGY, place), f"is WarmStandby, and {_SHARED}", _USE_RESTART)
+        if self.state.backend == "forst":
+            place = ("state", "backend")
+            yield Violation((_STRATEGY, place), f"is WarmStandby, and {_IN_STORE}", _USE_RESTART)
 
     @property
     def tls_secret(self) -> str:

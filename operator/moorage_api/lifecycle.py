@@ -35,6 +35,40 @@ class Rollback(Model):
     """When it is stable."""
 
 
+class Standby(Model):
+    """How a new version is judged that runs beside the old one before it takes over."""
+
+    cel: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "duration(self.observeFor) < duration(self.catchUpTimeout)",
+            "observeFor is not below catchUpTimeout, so that none ever keeps up in time; lower "
+            "observeFor or raise catchUpTimeout",
+            "observeFor",
+        ),
+    )
+
+    catch_up_timeout: _Positive = Duration("30m")
+    """How long it has to start, to catch up and to stay so; then it is given up."""
+
+    observe_for: _Positive = Duration("1m")
+    """How long it must keep up."""
+
+    max_state_percent: Annotated[int, Field(ge=100, le=MAX_INT)] = 200
+    """How large its state may be in the end, in percent of the old version's."""
+
+    min_rate_percent: Annotated[int, Field(ge=0, le=100)] = 50
+    """How many input rows it must take in the end, in percent of what the old version takes."""
+
+    def _rules(self) -> Iterator[Violation]:
+        if self.observe_for >= self.catch_up_timeout:
+            yield Violation(
+                ("observeFor", "catchUpTimeout"),
+                f"is not below catchUpTimeout {self.catch_up_timeout}, so that none ever keeps up "
+                f"in time",
+                "lower observeFor or raise catchUpTimeout",
+            )
+
+
 class Upgrade(Model):
     """How a new version takes over the old one's state."""
 
@@ -46,6 +80,13 @@ class Upgrade(Model):
 
     max_checkpoint_age: _Positive = Duration("5m")
     """An older last checkpoint is renewed first if the job is healthy."""
+
+    strategy: Literal["Restart", "WarmStandby"] = "Restart"
+    """Whether the old version is stopped before the new one starts, or only once that has run
+    beside it, with nothing coming out, and has kept up. Both need room then."""
+
+    standby: Standby = Standby()
+    """For WarmStandby."""
 
     preflight: bool = False
     """Whether a pod of the new version tries itself before the old one is stopped: image,

@@ -38,7 +38,14 @@ OperationType = Literal[
 ]
 
 OperationStep = Literal[
-    "Preflight", "Rescaling", "Snapshotting", "Stopping", "Fencing", "Starting", "Verifying"
+    "Preflight",
+    "Standby",
+    "Rescaling",
+    "Snapshotting",
+    "Stopping",
+    "Fencing",
+    "Starting",
+    "Verifying",
 ]
 
 
@@ -74,6 +81,21 @@ class RestorePointStatus(Report):
     completed_at: Moment | None = None
 
 
+class StandbyStatus(Report):
+    """A driver of the new version that runs beside the one of the old."""
+
+    attempt: int
+    """Its number; its pod is named by it. It becomes the job's attempt once it leads."""
+    driver_uid: str = ""
+    """Of its pod, once that was seen."""
+    tries: int = 0
+    """How many before it lost their pods to the cluster."""
+    caught_up_since: Moment | None = None
+    """Since when it has kept up."""
+    message: str = ""
+    """How far it is."""
+
+
 class OperationStatus(Report):
     """What is being done to the job, and how far it has come; written before each step is acted on.
 
@@ -98,6 +120,8 @@ class OperationStatus(Report):
     """How state is really carried over, after fallbacks."""
     restore_point: RestorePointStatus | None = None
     """Decided before Starting."""
+    standby: StandbyStatus | None = None
+    """From the step Standby on, until it leads or is given up."""
     started_at: Moment
     step_started_at: Moment
     deadline: Moment | None = None
@@ -175,6 +199,8 @@ class Reconciliation(Report):
     """A spec that was given up and is not tried again."""
     rejected_message: str = ""
     """Why, where there is more to say than that."""
+    standby_attempt: int = 0
+    """The highest number that a driver beside the attempt had: none comes again."""
     rejected_generation: int = 0
     """The generation that had it last: hashes of another release are other ones."""
     restore_nonce: int = 0

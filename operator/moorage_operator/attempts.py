@@ -64,7 +64,8 @@ class Attempts:
             )
         spec = refreshed(revision.spec, newest) if newest is not None else revision.spec
         await self._must_still_be_wanted(effect, meta)
-        await self._must_be_alone(effect.order.attempt, meta)
+        if not effect.order.standby:
+            await self._must_be_alone(effect.order.attempt, meta)
         # The ConfigMap owns the Secret, so that one comes first; the pod mounts both, and is last.
         front, config, pod = bodies(meta, spec, effect.revision, effect.order)
         await self._keep(front, meta)
@@ -164,7 +165,11 @@ class Attempts:
         found = await self.cluster.get("StatefulSparkJob", meta.namespace, meta.name)
         if found is None or found["metadata"]["uid"] != meta.uid:
             raise ActionFailed("the job's object is gone: nothing is started")
-        number = read_status(found.get("status")).attempt.number
+        status = read_status(found.get("status"))
+        number, operation = status.attempt.number, status.operation
+        if effect.order.standby:
+            beside = operation.standby if operation is not None else None
+            number = beside.attempt if beside is not None else 0
         if number != effect.order.attempt:
             raise ActionFailed(
                 f"the status names another attempt by now: wanted={effect.order.attempt} "

@@ -65,6 +65,7 @@ from moorage_operator.world import (
 )
 
 _STOPPING = ("Snapshotting", "Stopping")
+_DRIVERS_DECIDE = ("Standby", "Rescaling", "Verifying")
 _BEFORE_A_START = ("Fencing", "Starting")
 _LIFTED_BY_STORE = ("AdoptRequired", "CheckpointDirConflict")
 
@@ -116,7 +117,7 @@ def _needs_store(world: JobWorld) -> bool:
         return True
     lives = _lives(world.current_driver)
     if status.operation is not None:
-        driver_decides = status.operation.step in (*_STOPPING, "Rescaling", "Verifying")
+        driver_decides = status.operation.step in (*_STOPPING, *_DRIVERS_DECIDE)
         return not (driver_decides and lives) or _is_overdue(world)
     if world.meta.deleted_at is not None:
         return not lives
@@ -225,7 +226,7 @@ class Observer:
         if too_old:
             going = meta.deleted_at is not None and await self._terminating(meta.namespace)
             return replace(world, namespace_terminating=going)
-        drivers, executors = await self._pods(meta, status)
+        drivers, executors, beside = await self._pods(meta, status)
         revisions = await self._revisions_of(meta, status)
         spec, digest = known_spec(judged, status, revisions, self.config.state_backend, world.now)
         held = held_until(judged.spec, status, revisions, world.now) if judged.spec else None
@@ -237,13 +238,15 @@ class Observer:
             spec_hash=digest,
             drivers=drivers,
             executors=executors,
+            standby_executors=beside,
             revisions=revisions,
             snapshots=await self._snapshots(meta.namespace, meta.name),
         )
         driver = world.current_driver
         fresh = heard is not None and heard.pod == driver
         report = heard.report if heard and fresh else await self.report(meta, driver)
-        return await self._dear(replace(world, report=report), task_ids)
+        other = await self.report(meta, world.standby_driver, "standby")
+        return await self._dear(replace(world, report=report, standby_report=other), task_ids)
 
     async def snapshot(self, body: Object, task_ids: Iterable[str] = ()) -> SnapshotWorld | None:
         """The world of a StatefulSparkSnapshot; None if its status must be left alone."""
@@ -304,18 +307,23 @@ class Observer:
 
     async def _pods(
         self, meta: Meta, status: JobStatus
-    ) -> tuple[tuple[PodView, ...] | Unreadable, tuple[PodView, ...] | Unreadable]:
+    ) -> tuple[
+        tuple[PodView, ...] | Unreadable, tuple[PodView, ...] | Unreadable, tuple[PodView, ...]
+    ]:
+        """Drivers, executors of the attempt, and those of the driver beside it."""
         try:
             found = await self._listed(meta, status)
         except ClusterError as error:
             failed = self._unreadable(meta, "pods", _reason(error), str(error))
-            return failed, failed
+            return failed, failed, ()
         if not self.watched_only:
             self._readable(meta, "pods")
         drivers = tuple([await self._with_node(pod) for pod in found if pod.role == "driver"])
-        number = status.attempt.number
+        number, operation = status.attempt.number, status.operation
+        other = operation.standby.attempt if operation and operation.standby else -1
         executors = (p for p in found if p.role == "executor" and p.owned and p.attempt == number)
-        return drivers, tuple(executors)
+        beside = (p for p in found if p.role == "executor" and p.owned and p.attempt == other)
+        return drivers, tuple(executors), tuple(beside)
 
     async def _listed(self, meta: Meta, status: JobStatus) -> list[PodView]:
         """All pods that claim to be the job's, of a former object of this name as well."""
@@ -344,10 +352,16 @@ class Observer:
             return pod
         return replace(pod, node_ready=node is not None and _node_ready(node))
 
-    async def report(self, meta: Meta, pod: PodView | None) -> DriverState | Unreadable | None:
-        """What the driver in the pod says; None if there is none to ask."""
+    async def report(
+        self, meta: Meta, pod: PodView | None, what: str = "driver"
+    ) -> DriverState | Unreadable | None:
+        """What the driver in the pod says; None if there is none to ask.
+
+        Args:
+            what: which of the job's drivers it is, to know since when it is silent.
+        """
         if pod is None or pod.phase != "Running" or not pod.ip:
-            self._readable(meta, "driver")
+            self._readable(meta, what)
             return None
         try:
             state = await self._ask(meta, pod)
@@ -356,16 +370,16 @@ class Observer:
             if isinstance(error, EndpointUntrusted):
                 self.authorities.drop(meta.namespace, pod.tls_secret)
                 reason = UNTRUSTED
-            return self._unreadable(meta, "driver", reason, why)
+            return self._unreadable(meta, what, reason, why)
         except EndpointRefused as error:
             self.tokens.drop(meta.uid)
-            return self._unreadable(meta, "driver", "EndpointRefused", f"{error.code}: {error}")
+            return self._unreadable(meta, what, "EndpointRefused", f"{error.code}: {error}")
         except ClusterError as error:
-            return self._unreadable(meta, "driver", _reason(error), str(error))
+            return self._unreadable(meta, what, _reason(error), str(error))
         if state.job_uid != meta.uid or state.attempt != pod.attempt:
             why = f"another driver answers there: attempt={state.attempt}"
-            return self._unreadable(meta, "driver", "EndpointForeign", why)
-        self._readable(meta, "driver")
+            return self._unreadable(meta, what, "EndpointForeign", why)
+        self._readable(meta, what)
         return state
 
     async def _ask(self, meta: Meta, pod: PodView) -> DriverState:

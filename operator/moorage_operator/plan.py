@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from moorage_api.driver import CheckpointBody, RescaleBody, SavepointBody, StartOrder, StopBody
+from moorage_api.driver import (
+    CheckpointBody,
+    PromoteBody,
+    RescaleBody,
+    SavepointBody,
+    StartOrder,
+    StopBody,
+)
 from moorage_api.snapshot import SnapshotStatus
 from moorage_api.status import JobStatus
 
@@ -44,7 +51,7 @@ class AskDriver:
 
     attempt: int
     path: str
-    body: CheckpointBody | SavepointBody | StopBody | RescaleBody
+    body: CheckpointBody | SavepointBody | StopBody | RescaleBody | PromoteBody
 
 
 @dataclass(frozen=True, slots=True)

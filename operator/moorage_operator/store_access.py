@@ -7,7 +7,7 @@ from moorage_api.snapshot import StoreAccess
 from moorage_operator.ports import JobRefs
 from moorage_operator.world import JobWorld, Meta, SnapshotWorld
 
-_BEFORE_THE_END = ("Preflight", "Snapshotting", "Stopping")
+_BEFORE_THE_END = ("Preflight", "Standby", "Snapshotting", "Stopping")
 
 
 def store_refs(world: JobWorld) -> JobRefs | None:

@@ -32,13 +32,16 @@ class AttemptTokens:
         return not self.older
 
 
+_MOST = 2
+
+
 class Tokens:
     """Tokens by job, as their Secrets have them; kept, so that a pass costs no request."""
 
     def __init__(self, cluster: Cluster, make: Callable[[], str] = _new_token) -> None:
         self._cluster = cluster
         self._make = make
-        self._known: dict[str, tuple[int, AttemptTokens]] = {}
+        self._known: dict[str, dict[int, AttemptTokens]] = {}
 
     async def of(self, meta: Meta, attempt: int) -> AttemptTokens | None:
         """The attempt's tokens; None if there is no Secret of this very object with them."""
@@ -46,13 +49,16 @@ class Tokens:
         if known is None:
             known = await self._own(meta, attempt) or await self._older(meta)
             if known is not None:
-                self._known[meta.uid] = (attempt, known)
+                kept = self._known.setdefault(meta.uid, {})
+                kept[attempt] = known
+                # A driver, and at most one beside it.
+                for number in sorted(kept)[:-_MOST]:
+                    del kept[number]
         return known
 
     def known(self, uid: str, attempt: int) -> AttemptTokens | None:
         """The attempt's tokens if they were read before; asks nobody."""
-        number, tokens = self._known.get(uid, (0, None))
-        return tokens if number == attempt else None
+        return self._known.get(uid, {}).get(attempt)
 
     async def ensure(self, meta: Meta, attempt: int, config_uid: str) -> None:
         """Make the attempt's Secret if there is none.

@@ -13,7 +13,7 @@ import msgspec
 
 from moorage_api import API_VERSION
 from moorage_api.reserved import TLS_VOLUME
-from moorage_operator.children.names import JOB_LABEL, REVISION_ANNOTATION
+from moorage_operator.children.names import JOB_LABEL, REVISION_ANNOTATION, STANDBY_ANNOTATION
 from moorage_operator.objects import job_name_of
 from moorage_operator.ports import Kind, Object, Page, Reads
 
@@ -232,6 +232,7 @@ def _version(meta: Mapping[str, Any]) -> int:
 # rest is passed over while it is decoded.
 
 _UNUSED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
+_NOTES = (REVISION_ANNOTATION, STANDBY_ANNOTATION)
 
 
 class _OwnMeta(TypedDict, total=False):
@@ -352,7 +353,7 @@ def used_of(kind: Kind, body: Object) -> Object:
     meta = used["metadata"]
     notes = meta.get("annotations") or {}
     if kind == "Pod":
-        meta["annotations"] = {key: notes[key] for key in notes if key == REVISION_ANNOTATION}
+        meta["annotations"] = {key: notes[key] for key in notes if key in _NOTES}
         volumes = used.get("spec", {}).get("volumes")
         if volumes:
             used["spec"]["volumes"] = [one for one in volumes if one.get("name") == TLS_VOLUME]

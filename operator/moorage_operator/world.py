@@ -5,7 +5,7 @@ that is not there: nothing is ever decided on a failed read. Times are aware, in
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -105,6 +105,7 @@ class PodView:
     disrupted: str = ""  # the message of a True DisruptionTarget condition, else empty
     unschedulable: str = ""  # the message of a PodScheduled=False condition, else empty
     revision: str = ""  # the ControllerRevision that it was made from; empty if it does not say
+    standby: bool = False  # whether it was made to run beside another driver, at first
     # The Secret with the certificate that it shows; empty if it speaks in the clear
     tls_secret: str = ""
     node_ready: bool | None = None  # whether its node answers; None when not known or not scheduled
@@ -202,6 +203,16 @@ class Config:
     """How long a driver may take to end after it was told to, before its pod is deleted."""
 
 
+def newest_driver(own: Iterable[PodView]) -> PodView | None:
+    """The driver of the newest attempt, of a job whose status names none.
+
+    One that was made to stand by has the lineage only if no other one lives.
+    """
+    pods = list(own)
+    leading = [pod for pod in pods if not (pod.standby or pod.terminal)]
+    return max(leading or pods, key=lambda pod: pod.attempt, default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class JobWorld:
     """Everything a decision about one StatefulSparkJob rests on."""
@@ -223,6 +234,9 @@ class JobWorld:
     executors: tuple[PodView, ...] | Unreadable = ()  # executor pods of the current attempt
     # What the current attempt's driver says; None when it was not asked
     report: DriverState | Unreadable | None = None
+    # Of the driver beside it, if the operation has one: what it says, and its executor pods
+    standby_report: DriverState | Unreadable | None = None
+    standby_executors: tuple[PodView, ...] = ()
     # None when it was not read in this pass, because nothing depended on it
     store: StoreView | Unreadable | None = None
     snapshots: tuple[SnapshotView, ...] | Unreadable = ()  # StatefulSparkSnapshots of this job
@@ -248,8 +262,17 @@ class JobWorld:
         own = [pod for pod in self.drivers if pod.owned]
         number = self.status.attempt.number
         if number == 0 or self.is_foreign:
-            return max(own, key=lambda pod: pod.attempt, default=None)
+            return newest_driver(own)
         return next((pod for pod in own if pod.attempt == number), None)
+
+    @property
+    def standby_driver(self) -> PodView | None:
+        """The pod of the driver beside it, if the operation has one."""
+        operation = self.status.operation
+        if isinstance(self.drivers, Unreadable) or operation is None or operation.standby is None:
+            return None
+        number = operation.standby.attempt
+        return next((p for p in self.drivers if p.owned and p.attempt == number), None)
 
     @property
     def is_foreign(self) -> bool:

@@ -208,6 +208,46 @@ def test_a_version_that_passes_its_preflight_takes_over(ticker):
     assert ticker.audit()["editions"] == [2]
 
 
+# -- versions that run beside the old one
+
+
+WARM = {"strategy": "WarmStandby", "standby": {"observeFor": "10s", "catchUpTimeout": "5m"}}
+
+
+def test_a_version_that_fails_beside_the_old_one_leaves_that_running(ticker):
+    before, driver = ticker.attempt, ticker.driver
+    ticker.namespace.edit({"upgrade": {"preflight": False, **WARM}, **edition(ticker, "no-number")})
+    wait_until(lambda: reason(ticker, "Reconciled") == "False/Rejected", 400, "it is refused")
+    assert "no-number" in condition(ticker, "Reconciled")["message"]
+    wait_told(ticker, "StandbyFailed")
+    unharmed(ticker, before, driver)
+    ticker.wait_checkpoints()
+    ticker.audit()
+
+
+def test_a_version_that_keeps_up_takes_over_with_the_pods_that_ran_beside(ticker):
+    old = ticker.driver
+
+    def names():
+        return {pod["metadata"]["name"] for pod in ticker.namespace.pods("driver")}
+
+    while_it_runs = ticker.namespace.status()["snapshots"]["lastCheckpoint"]["id"]
+    ticker.namespace.edit({"upgrade": WARM, **edition(ticker, "3")})
+    # The number of the one that failed does not come again.
+    wait_until(lambda: reason(ticker, "Reconciled") == "False/Standby", 60, "it runs beside")
+    beside = f"ticker-{ticker.namespace.status()['operation']['standby']['attempt']}-driver"
+    wait_until(lambda: beside in names(), 60, "its pod")
+    assert ticker.driver["metadata"]["uid"] == old["metadata"]["uid"]
+    wait_until(lambda: ticker.driver["metadata"]["name"] == beside, 400, "it leads")
+    ticker.wait_ready(attempt=ticker.attempt)
+    wait_told(ticker, "StandbyPromoted")
+    restored = ticker.namespace.status()["attempt"]["restoredFrom"]["path"]
+    assert int(restored.rpartition("-")[2]) > while_it_runs
+    ticker.wait_checkpoints(2)
+    assert ticker.audit()["editions"] == [3]
+    ticker.namespace.edit({"upgrade": {"strategy": "Restart"}})
+
+
 # -- versions that never become stable
 
 
@@ -232,7 +272,7 @@ def test_from_a_version_that_published_a_person_goes_back(ticker):
         return {"readinessTimeout": patience, "stableAfter": {"duration": patience}}
 
     ticker.namespace.edit(
-        {"image": ticker.image, "upgrade": {"rollback": rules("10m")}, **edition(ticker, "3")}
+        {"image": ticker.image, "upgrade": {"rollback": rules("10m")}, **edition(ticker, "4")}
     )
     ticker.wait_ready(attempt=before + 1)
     ticker.wait_checkpoints()
@@ -249,4 +289,4 @@ def test_from_a_version_that_published_a_person_goes_back(ticker):
     assert status["attempt"]["revision"] == old
     assert "/savepoints/" in status["attempt"]["restoredFrom"]["path"]
     ticker.wait_checkpoints(2)
-    assert ticker.audit()["editions"] == [2]
+    assert ticker.audit()["editions"] == [3]

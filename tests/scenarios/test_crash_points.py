@@ -156,6 +156,15 @@ OPERATIONS = {
         2,
         1,
     ),
+    "take over": Operation(
+        running,
+        lambda w: w.edit(
+            image="registry.example/clicks:2",
+            upgrade={"strategy": "WarmStandby", "standby": {"observeFor": "5s"}},
+        ),
+        upgraded,
+        2,
+    ),
     "rescale": Operation(
         running,
         lambda w: w.edit(scaling__parallelism=4),

@@ -16,6 +16,8 @@ ROLE_LABEL = "moorage.dev/role"
 ATTEMPT_LABEL = "moorage.dev/attempt"
 SHARD_LABEL = "moorage.dev/shard"
 REVISION_ANNOTATION = "moorage.dev/revision"
+STANDBY_ANNOTATION = "moorage.dev/standby"
+"""Of a driver that was made to run beside another one; it stays when it leads."""
 
 
 def driver_pod_name(job: str, attempt: int) -> str:

@@ -43,6 +43,7 @@ from moorage_api.reserved import (
 from moorage_api.sizing import driver_memory, empty_dir_size, sidecar_memory
 from moorage_operator.children.names import (
     REVISION_ANNOTATION,
+    STANDBY_ANNOTATION,
     config_map_name,
     driver_pod_name,
     labels,
@@ -235,7 +236,10 @@ def driver_pod(meta: Meta, spec: JobSpec, revision: str, order: StartOrder) -> d
             "name": driver_pod_name(meta.name, order.attempt),
             "namespace": meta.namespace,
             "labels": labels(meta, "driver", order.attempt),
-            "annotations": {REVISION_ANNOTATION: revision},
+            "annotations": {
+                REVISION_ANNOTATION: revision,
+                **({STANDBY_ANNOTATION: "true"} if order.standby else {}),
+            },
             "ownerReferences": [owner_reference(meta)],
         },
         "spec": {

@@ -26,8 +26,8 @@ from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import drop_strays
 from moorage_operator.decide.next_operation import (
     bring_up,
-    follow_preflight,
     follow_rescale,
+    follow_trial,
     idle,
     tell_edit,
 )
@@ -45,7 +45,8 @@ from moorage_operator.snapshots.triggers import stale, wanted
 from moorage_operator.world import JobWorld, Unreadable
 
 _STEPS: dict[OperationStep, Callable[[Draft], None]] = {
-    "Preflight": follow_preflight,
+    "Preflight": follow_trial,
+    "Standby": follow_trial,
     "Snapshotting": snapshotting,
     "Stopping": stopping,
     "Rescaling": follow_rescale,

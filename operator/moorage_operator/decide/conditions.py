@@ -17,6 +17,7 @@ from moorage_operator.decide.phase import PAUSED, is_suspended, slow_start, stuc
 from moorage_operator.decide.preflight import preflight_text
 from moorage_operator.decide.rollback import hindrance, is_late
 from moorage_operator.decide.specs import is_new_nonce, newest_name, policy, running_spec
+from moorage_operator.decide.standby import standby_text
 from moorage_operator.world import StoreView, Unreadable
 
 ACTION_FAILED = "ActionFailed"
@@ -35,7 +36,7 @@ ROLLBACK_BLOCKED = "RollbackBlocked"
 
 _UNREACHABLE = "DriverUnreachable"
 
-_WHILE_IT_RUNS = ("Preflight", "Rescaling", "Verifying")
+_WHILE_IT_RUNS = ("Preflight", "Standby", "Rescaling", "Verifying")
 """Steps of operations that the stream runs through."""
 
 
@@ -200,6 +201,8 @@ def _reconciled(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
         return _Said("False", status.blocked_reason, status.message)
     if status.operation is not None and status.operation.step == "Preflight":
         return _Said("False", "Preflight", preflight_text(draft))
+    if status.operation is not None and status.operation.step == "Standby":
+        return _Said("False", "Standby", standby_text(draft))
     if status.operation is not None:
         return _Said("False", "OperationUnderWay", f"{status.operation.type} is under way")
     current = draft.attempt.revision == newest and not (draft.is_active and is_new_nonce(draft))

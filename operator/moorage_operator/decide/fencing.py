@@ -66,7 +66,10 @@ def strangers(draft: Draft) -> list[PodView]:
 
 
 def _is_stray(draft: Draft, pod: PodView) -> bool:
-    attempt = draft.attempt
+    attempt, operation = draft.attempt, draft.status.operation
+    standby = operation.standby if operation is not None else None
+    if standby is not None and pod.attempt == standby.attempt:
+        return False
     return pod.attempt != attempt.number or (bool(attempt.outcome) and pod.ended is None)
 
 

@@ -31,6 +31,7 @@ from moorage_operator.decide.specs import (
     running_spec,
     target,
 )
+from moorage_operator.decide.standby import begin_standby, follow_standby, wants_standby
 from moorage_operator.decide.stop import RESTART, StopMode, begin_stop
 from moorage_operator.plan import DeletePod, RunStoreTask, TidyAttempt
 
@@ -88,8 +89,8 @@ def follow_rescale(draft: Draft) -> None:
         take_back(draft)
 
 
-def follow_preflight(draft: Draft) -> None:
-    """The step Preflight: a pod of the new version tries itself, and the old one runs."""
+def follow_trial(draft: Draft) -> None:
+    """The steps Preflight and Standby: the new version is tried, and the old one runs."""
     operation = draft.operation
     draft.wake(draft.config.busy_resync)
     if draft.is_unmade or draft.attempt.outcome:
@@ -97,10 +98,12 @@ def follow_preflight(draft: Draft) -> None:
         end(draft)
     elif desired(draft) == "Suspended" or is_new_nonce(draft):
         follow_edit(draft)
+    elif target(draft) == operation.target_revision and operation.step == "Standby":
+        _run_beside(draft)
     elif target(draft) == operation.target_revision and is_wanted(draft):
         _try_first(draft)
     elif target(draft) == operation.target_revision:
-        _stop_for(draft, operation.type, operation.reason, operation.message)
+        _tried(draft)
     elif operation.reason == RESTART:
         _upgrade(draft, operation.type, RESTART, operation.message)
     else:
@@ -110,8 +113,21 @@ def follow_preflight(draft: Draft) -> None:
 
 
 def _try_first(draft: Draft) -> None:
-    operation = draft.operation
     if has_passed(draft):
+        _tried(draft)
+
+
+def _tried(draft: Draft) -> None:
+    """Nothing is left to be tried without the job's input."""
+    operation = draft.operation
+    _replace(draft, operation.type, operation.reason, operation.message)
+
+
+def _run_beside(draft: Draft) -> None:
+    operation = draft.operation
+    if wants_standby(draft):
+        follow_standby(draft)
+    else:
         _stop_for(draft, operation.type, operation.reason, operation.message)
 
 
@@ -160,7 +176,17 @@ def _upgrade(draft: Draft, kind: OperationType, reason: str, message: str) -> No
         begin(draft, kind, "Preflight", reason, message, deadline)
         _try_first(draft)
         return
-    _stop_for(draft, kind, reason, message)
+    _replace(draft, kind, reason, message)
+
+
+def _replace(draft: Draft, kind: OperationType, reason: str, message: str) -> None:
+    """Have the new version take the place of the old one, as spec.upgrade.strategy says."""
+    runs = draft.is_active and draft.attempt.running_since is not None
+    another = target(draft) not in ("", draft.attempt.revision)
+    if runs and another and wants_standby(draft):
+        begin_standby(draft, kind, reason, message)
+    else:
+        _stop_for(draft, kind, reason, message)
 
 
 def _stop_for(draft: Draft, kind: OperationType, reason: str, message: str) -> None:

@@ -20,7 +20,7 @@ from moorage_operator.decide.operations import begin
 from moorage_operator.decide.recover import End, judge
 from moorage_operator.decide.specs import lost_patience
 from moorage_operator.decide.view import show_report
-from moorage_operator.world import LogPoint, PodView, StoreView
+from moorage_operator.world import LogPoint, PodView, StoreView, newest_driver
 
 _CLOCKS_APART = timedelta(minutes=15)
 """More than nodes' clocks differ by."""
@@ -213,8 +213,9 @@ def rebuild(draft: Draft) -> bool:
     if status.lineage_owner_uid == draft.meta.uid:
         return False
     pods = [pod for pod in draft.drivers if pod.owned]
-    newest = max(pods, key=lambda pod: pod.attempt, default=None)
-    highest = max((pod.attempt for pod in draft.drivers), default=0)
+    newest = newest_driver(pods)
+    beside = [p for p in pods if p.standby and p is not newest]
+    highest = max((pod.attempt for pod in draft.drivers if pod not in beside), default=0)
     draft.status = _inherited(status) if status.lineage_owner_uid else JobStatus()
     draft.put(lineage_owner_uid=draft.meta.uid, operation_counter=_counter(draft))
     known = max(highest, status.attempt.number)

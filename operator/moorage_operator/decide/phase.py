@@ -59,12 +59,12 @@ def is_suspended(draft: Draft) -> bool:
 
 def stuck(draft: Draft) -> tuple[str, str] | None:
     """Why a driver's pod does not start, as the kubelet or the scheduler says; None if it does."""
-    return _held(draft.pod) if draft.is_active and draft.pod is not None else None
+    return held_pod(draft.pod) if draft.is_active and draft.pod is not None else None
 
 
 def stuck_executor(draft: Draft) -> tuple[str, str] | None:
     """Likewise of the first of the executors that Spark asked for and that do not start."""
-    return next((held for held in map(_held, _executors(draft)) if held is not None), None)
+    return next((held for held in map(held_pod, _executors(draft)) if held is not None), None)
 
 
 def slow_start(draft: Draft) -> str:
@@ -114,7 +114,8 @@ def _executors(draft: Draft) -> list[PodView]:
     return sorted((pod for pod in pods if pod.deleted_at is None), key=lambda pod: pod.name)
 
 
-def _held(pod: PodView) -> tuple[str, str] | None:
+def held_pod(pod: PodView) -> tuple[str, str] | None:
+    """Why a pod does not start, in a word and a sentence; None if it does."""
     if pod.phase != "Pending":
         return None
     if pod.waiting:

@@ -6,7 +6,7 @@ makes the same pod again. What a start begins from is decided once, with the num
 
 from datetime import datetime, timedelta
 
-from moorage_api.driver import RestoreOrder, StartOrder
+from moorage_api.driver import PROMOTE_PATH, PromoteBody, RestoreOrder, StartOrder
 from moorage_api.status import AttemptStatus, JobView, RestorePointStatus
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import cleared
@@ -27,13 +27,15 @@ from moorage_operator.decide.specs import (
     target,
 )
 from moorage_operator.decide.stop import keep_snapshot
-from moorage_operator.plan import StartDriver, TidyAttempt, TidyRevisions
+from moorage_operator.plan import AskDriver, StartDriver, TidyAttempt, TidyRevisions
 from moorage_operator.world import StoreView
 
 
 def fencing(draft: Draft) -> None:
     """Wait until nothing of earlier attempts is left, then start, or rest."""
     keep_snapshot(draft)
+    if draft.operation.standby is not None and _hand_over(draft):
+        return
     if not cleared(draft):
         return
     _close_attempt(draft)
@@ -63,6 +65,8 @@ def verifying(draft: Draft) -> None:
     """Wait until the stream runs."""
     attempt = draft.attempt
     draft.wake(draft.config.busy_resync)
+    if draft.report is not None and draft.report.standby:
+        _promote(draft)
     if attempt.outcome:
         after_end(draft)
     elif attempt.running_since is not None:
@@ -161,6 +165,37 @@ def _launch(draft: Draft) -> None:
         draft.wake(draft.config.busy_resync)
 
 
+def _hand_over(draft: Draft) -> bool:
+    """Let the driver that runs beside the old one lead, if it still can; say whether it does."""
+    operation, pod = draft.operation, draft.world.standby_driver
+    known, spec = operation.standby, policy(draft)
+    wanted = desired(draft) == "Running" and not is_new_nonce(draft)
+    same = target(draft) == operation.target_revision
+    lives = pod is not None and pod.phase == "Running" and not (pod.ended or pod.deleted_at)
+    if known is None or pod is None or spec is None or not (wanted and same and lives):
+        # It goes like all that no status names, and a start follows like any other.
+        draft.put_operation(standby=None)
+        return False
+    revision, point = operation.target_revision, RestorePointStatus(mode="Latest")
+    _become(draft, known.attempt, revision, point)
+    draft.put_attempt(driver_uid=pod.uid)
+    deadline = draft.now + timedelta(seconds=draft.config.start_timeout)
+    draft.move("Verifying", deadline=deadline, restore_point=point, standby=None)
+    text = f"Driver {draft.attempt.driver_pod} of revision {revision}, which ran beside, leads now"
+    draft.tell("Normal", "StandbyPromoted", text, operation.id)
+    _promote(draft)
+    return True
+
+
+def _promote(draft: Draft) -> None:
+    """Tell a driver that stands by, and is the job's, to lead; the same request counts once."""
+    number = draft.attempt.number
+    wanted = f"promote-{number}"
+    report = draft.report
+    if report is None or all(one.request_id != wanted for one in report.requests):
+        draft.do(AskDriver(number, PROMOTE_PATH, PromoteBody(request_id=wanted)))
+
+
 def _reject_if_asked(draft: Draft) -> None:
     """No savepoint can be taken of a failed job: with fallback Fail the edit is refused."""
     operation, spec = draft.operation, policy(draft)
@@ -188,6 +223,16 @@ def _stay(draft: Draft, hindrance: Obstacle) -> None:
 def _count_up(draft: Draft, revision: str, point: RestorePointStatus) -> None:
     """Write the next attempt, and have it made."""
     number = _next_number(draft)
+    _become(draft, number, revision, point)
+    deadline = draft.now + timedelta(seconds=draft.config.start_timeout)
+    draft.move("Starting", deadline=deadline, restore_point=point, not_before=None)
+    draft.do(StartDriver(revision, _order(draft)))
+    text = f"Driver {draft.attempt.driver_pod} of revision {revision} begins from {_from(point)}"
+    draft.tell("Normal", "Submitted", text, f"{number}")
+
+
+def _become(draft: Draft, number: int, revision: str, point: RestorePointStatus) -> None:
+    """The job's attempt is this one from now on."""
     note_left(draft, revision)
     spec = draft.world.revisions[revision].spec
     old = draft.status.reconciliation
@@ -211,16 +256,12 @@ def _count_up(draft: Draft, revision: str, point: RestorePointStatus) -> None:
     )
     draft.put_restarts(next_retry_at=None)
     draft.put_triggers(restart=draft.meta.annotation("restart"))
-    deadline = draft.now + timedelta(seconds=draft.config.start_timeout)
-    draft.move("Starting", deadline=deadline, restore_point=point, not_before=None)
-    draft.do(StartDriver(revision, _order(draft)))
-    text = f"Driver {draft.attempt.driver_pod} of revision {revision} begins from {_from(point)}"
-    draft.tell("Normal", "Submitted", text, f"{number}")
 
 
 def _next_number(draft: Draft) -> int:
     """One more than any attempt that left a trace."""
-    return max([draft.attempt.number, *(pod.attempt for pod in draft.drivers)]) + 1
+    known = [draft.attempt.number, draft.status.reconciliation.standby_attempt]
+    return max([*known, *(pod.attempt for pod in draft.drivers)]) + 1
 
 
 def _from(point: RestorePointStatus) -> str:

@@ -207,7 +207,8 @@ def completed(draft: Draft, view: RequestView) -> None:
     if view.checkpoint is not None:
         draft.put_snapshots(last_checkpoint=view.checkpoint)
     deadline = draft.now + timedelta(seconds=draft.config.stop_timeout)
-    draft.move("Stopping", deadline=deadline)
+    # Who waits beside it need not wait for its end: it writes nothing more, and the fence says so.
+    draft.move("Fencing" if draft.operation.standby else "Stopping", deadline=deadline)
 
 
 def _failed(draft: Draft, why: str) -> None:

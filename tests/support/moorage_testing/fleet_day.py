@@ -78,6 +78,8 @@ class FleetDay:
                     failurePolicy={"maxRestarts": -1},
                     upgrade={
                         "preflight": int(name[-1]) % 2 == 1,
+                        "strategy": "WarmStandby" if int(name[-3:]) % 4 == 1 else "Restart",
+                        "standby": {"observeFor": "30s", "catchUpTimeout": "5m"},
                         "rollback": {"enabled": True, "readinessTimeout": "5m"},
                     },
                     scaling=_scaling(name),
@@ -267,7 +269,7 @@ class FleetDay:
         running = {
             one.manifest["metadata"]["name"]
             for one in world.drivers.living
-            if one.running_since and not one.cut_off
+            if one.running_since and not one.cut_off and not one.standby
         }
         calm = world.elapsed - self._global_until > _CALM
         for record in self.records.values():

@@ -48,6 +48,9 @@ REFUSED = [
     ("spec.state.local", {"type": "EphemeralPVC"}, "spec.state.local.size", "type is EphemeralPVC"),
     ("spec.state.local", {"type": "HostPath"}, "spec.state.local.path", "type is HostPath"),
     ("spec.state.local", {"size": "fifty"}, "spec.state.local.size", "is not a quantity"),
+    ("spec.upgrade.standby", {"observeFor": "0s"}, "spec.upgrade.standby.observeFor", "1ms or"),
+    ("spec.upgrade.standby", {"observeFor": "1h"}, "spec.upgrade.standby.observeFor", "raise"),
+    ("spec.upgrade.strategy", "BlueGreen", "spec.upgrade.strategy", "is not one of its values"),
     ("spec.state.options", {"a": 64}, "spec.state.options.a", "put it in quotes"),
     (
         "spec.checkpoint",

@@ -1,8 +1,12 @@
 """Every rule of the definitions on objects and edits that keep it and that break it."""
 
+from typing import Any
+
 import pytest
 from moorage_testing.crd import nodes
+from pydantic import ValidationError
 
+from moorage_api import StatefulSparkJob
 from moorage_api.crds import job_crd, snapshot_crd
 
 S = "spec."
@@ -22,6 +26,7 @@ REFUSED = {
     "spec.state.local.size": {"spec.state.local": {"type": "EphemeralPVC"}},
     "spec.state.local.path": {"spec.state.local": {"type": "HostPath"}},
     "spec.state.local.storageClassName": {"spec.state.local": {"type": "ReusedPVC", "size": "1Gi"}},
+    "spec.upgrade.standby.observeFor": {"spec.upgrade.standby": {"observeFor": "30m"}},
     "spec.failurePolicy.backoff.initial": {"spec.failurePolicy.backoff": {"initial": "10m"}},
     "spec.application.env[0].value": {
         "spec.application.env": [{"name": "A", "value": "", "valueFrom": {"fieldRef": {}}}]
@@ -37,6 +42,24 @@ REFUSED = {
         "spec.executor.sidecar.resources": {"requests": {"cpu": -1}}
     },
 }
+
+
+STANDBY = {"spec.upgrade.strategy": "WarmStandby"}
+NOT_BESIDE: list[dict[str, Any]] = [
+    {"spec.bounded": True},
+    {"spec.state.local": {"type": "HostPath", "path": "/mnt/nvme"}},
+    {"spec.state.backend": "forst"},
+]
+
+
+@pytest.mark.parametrize("change", NOT_BESIDE)
+def test_two_versions_of_a_job_run_beside_each_other_only_where_they_can(change, jobs, job):
+    assert jobs.faults(job(STANDBY)) == jobs.faults(job(change)) == []
+    (fault,) = jobs.faults(job({**STANDBY, **change}))
+    assert fault.startswith(".spec.upgrade.strategy: ")
+    assert "use upgrade.strategy Restart" in fault
+    with pytest.raises(ValidationError, match="is WarmStandby, and"):
+        StatefulSparkJob.model_validate(job({**STANDBY, **change}))
 
 
 @pytest.mark.parametrize("field", REFUSED)
@@ -301,6 +324,7 @@ OTHERS = [
             "limits": {"memory": "1Gi"},
         }
     },
+    *({**STANDBY, **change} for change in NOT_BESIDE),
     {"spec.savepoint.schedule": {"cron": "@daily", "startingDeadline": "0s"}},
     {"spec.scaling.autoscaler": {"window": "0s"}},
 ]

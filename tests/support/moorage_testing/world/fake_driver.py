@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from moorage_api.driver import (
     CHECKPOINTS_PATH,
+    PROMOTE_PATH,
     RESCALE_PATH,
     SAVEPOINTS_PATH,
     STOP_PATH,
@@ -19,6 +20,7 @@ from moorage_api.driver import (
     DriverEnd,
     DriverState,
     LoadReport,
+    PromoteBody,
     RequestError,
     RequestView,
     RescaleBody,
@@ -63,6 +65,10 @@ class FakeDriver(LineageKeeper):
     executors: int = 0
     executors_ready: int = 0
     cut_off: bool = False
+    standby: bool = False
+
+    def __post_init__(self) -> None:
+        self.standby = self.order.standby
 
     # -- facts ---------------------------------------------------------------------------------
 
@@ -77,6 +83,10 @@ class FakeDriver(LineageKeeper):
             attempt=self.order.attempt,
             job_uid=self.order.job_uid,
             phase=self.phase,
+            standby=self.standby,
+            busy_ratio=1.0 if self.standby and self.habits.standby_behind else 0.5,
+            rows_per_second=self.habits.standby_rate if self.standby else 100.0,
+            state_bytes=self.habits.standby_bytes if self.standby else 1 << 30,
             lineage=self.writer.lineage if self.writer else "",
             fence=self.writer.fence if self.writer else 0,
             epoch=self.epoch,
@@ -86,7 +96,7 @@ class FakeDriver(LineageKeeper):
             executors_desired=self.executors,
             executors_ready=self.executors_ready,
             last_progress_time=self.last_epoch_at,
-            running_since=self.running_since,
+            running_since=None if self.standby else self.running_since,
             restored_from=self.restored,
             last_checkpoint=self.last_checkpoint,
             last_savepoint=self.last_savepoint,
@@ -145,7 +155,7 @@ class FakeDriver(LineageKeeper):
             if self.term_at is not None:
                 self._end("Stopped", 0)
             elif now >= self.started + timedelta(seconds=self.habits.boot):
-                self._claim(now)
+                self._start(now)
             return
         if self.phase == "restoring":
             since = self.started + timedelta(seconds=self.habits.boot + self.habits.restore)
@@ -156,11 +166,29 @@ class FakeDriver(LineageKeeper):
             return
         self._run_epochs(now)
         self._serve(now)
-        if self.alive and self.checkpoint_at and now >= self.checkpoint_at:
+        self._save(now, leads=not self.standby and self.phase == "running")
+
+    def _save(self, now: datetime, *, leads: bool) -> None:
+        if self.alive and leads and self.checkpoint_at and now >= self.checkpoint_at:
             self._checkpoint(now)
         if self.alive and self.term_at is not None:
-            self._checkpoint(now)
+            if leads:
+                self._checkpoint(now)
             self._end("Stopped", 0)
+
+    def _start(self, now: datetime) -> None:
+        if not self.standby:
+            self._claim(now)
+        elif self.habits.standby_fails:
+            self._end("Failed", 3, "user_function", self.habits.standby_fails)
+        elif self._look():
+            self.phase = "restoring"
+
+    def _promote(self, now: datetime) -> None:
+        """All is warm: what is left is to claim and to restore."""
+        self.standby, self.running_since = False, None
+        self.phase, self.started = "starting", now - timedelta(seconds=self.habits.boot)
+        self._claim(now)
 
     def _begin(self, now: datetime) -> None:
         self.phase = "running"
@@ -189,18 +217,19 @@ class FakeDriver(LineageKeeper):
 
     def ask(self, path: str, body: BaseModel) -> RequestView:
         """Take up a request, or say how the one of this id stands."""
-        assert isinstance(body, (CheckpointBody, SavepointBody, StopBody, RescaleBody))
-        known = self.asked.get(body.request_id)
-        if known is not None:
-            if known.body != body:
-                raise EndpointRefused("request_conflict", "the id was used for something else")
-            return known.view
         kinds: dict[str, Any] = {
             CHECKPOINTS_PATH: "Checkpoint",
             SAVEPOINTS_PATH: "Savepoint",
             STOP_PATH: "Stop",
             RESCALE_PATH: "Rescale",
+            PROMOTE_PATH: "Promote",
         }
+        assert isinstance(body, (CheckpointBody, SavepointBody, StopBody, RescaleBody, PromoteBody))
+        known = self.asked.get(body.request_id)
+        if known is not None:
+            if known.body != body:
+                raise EndpointRefused("request_conflict", "the id was used for something else")
+            return known.view
         view = RequestView(request_id=body.request_id, kind=kinds[path], state="Pending")
         self.asked[body.request_id] = _Asked(body, kinds[path], view)
         return view
@@ -220,7 +249,11 @@ class FakeDriver(LineageKeeper):
         if isinstance(body, StopBody) and self.habits.ignore_stop:
             return
         changes: dict[str, Any] = {"state": "Completed"}
-        if isinstance(body, RescaleBody):
+        if isinstance(body, PromoteBody):
+            failed = False
+            if self.standby:
+                self._promote(now)
+        elif isinstance(body, RescaleBody):
             failed = not self._rescale(body, now)
         elif isinstance(body, CheckpointBody) or (
             isinstance(body, StopBody) and body.mode == "Checkpoint"

@@ -25,6 +25,10 @@ class Habits:
         preflight_fails: how preflights end: a sentence, empty if well.
         preflight_refused: why the API server makes no pod for a preflight.
         preflight_breaks: pods of preflights end without an answer.
+        standby_fails: what a driver that stands by ends with, instead of running; empty if well.
+        standby_behind: one that stands by never catches up.
+        standby_bytes: of the state of one that stands by; others have a gigabyte.
+        standby_rate: rows per second of one that stands by; others take 100.
         arrivals: rows per second that come, by job; drivers of other jobs say nothing of a load.
         each: rows per second that a subtask does.
     """
@@ -44,6 +48,10 @@ class Habits:
     preflight_fails: str = ""
     preflight_refused: str = ""
     preflight_breaks: bool = False
+    standby_fails: str = ""
+    standby_behind: bool = False
+    standby_bytes: int = 1 << 30
+    standby_rate: float = 100.0
     arrivals: dict[str, float] = field(default_factory=dict)
     each: float = 1000.0
 

@@ -8,6 +8,7 @@ from typing import Any
 from moorage_api.driver import CheckpointSummary, RestoredFrom, SavepointInfo, StartOrder
 from moorage_state.errors import Fenced, MoorageError, UserError
 from moorage_state.snapshots import (
+    LineageLog,
     LogWriter,
     Manifest,
     Owner,
@@ -84,6 +85,21 @@ class LineageKeeper:
             code = "store_unavailable" if self.buckets.down else error.code
             code = "store_denied" if self.buckets.denied else code
             self._failed(4, code, str(error))
+
+    def _look(self) -> bool:
+        """Begin beside whoever has the lineage: its newest checkpoint, and nothing is claimed."""
+        try:
+            self.buckets.check()
+            point = restore_point(
+                [e for _, e in LineageLog.open(self.buckets.store(self.directory)).read()]
+            )
+            if point is None or point.checkpoint is None:
+                raise UserError("there is no checkpoint to stand by with")
+        except MoorageError as error:
+            self._failed(4, "store_unavailable" if self.buckets.down else error.code, str(error))
+            return False
+        self.epoch = point.checkpoint.epoch
+        return True
 
     def _restore(self) -> None:
         assert self.writer is not None

@@ -280,7 +280,7 @@ class World:
             (
                 d
                 for d in self.drivers.living
-                if d.manifest["metadata"]["name"] == name and d.running_since
+                if d.manifest["metadata"]["name"] == name and d.running_since and not d.standby
             ),
             None,
         )

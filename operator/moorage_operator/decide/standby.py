@@ -1,0 +1,235 @@
+"""A new version that runs beside the old one before it takes over: the step Standby. Pure.
+
+Its driver has a number, a pod and executors as an attempt has, and is none: the job's attempt is
+that of the old version until it has stopped with a last checkpoint. Whatever ends the step before
+that, a failure, an edit, a suspension, leaves the old one as it is: the operation no longer names
+the other driver, and what no status names is removed.
+"""
+
+from datetime import timedelta
+from typing import Literal, NamedTuple
+
+from moorage_api.driver import DriverState, RestoreOrder, StartOrder
+from moorage_api.lifecycle import Standby
+from moorage_api.status import OperationType, StandbyStatus
+from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.health import trouble
+from moorage_operator.decide.operations import begin, end
+from moorage_operator.decide.phase import held_pod
+from moorage_operator.decide.restore_point import place_of
+from moorage_operator.decide.specs import give_up, keep_revision, policy, running_spec
+from moorage_operator.decide.stop import aim
+from moorage_operator.plan import StartDriver
+from moorage_operator.world import PodView, Unreadable
+
+_TRIES = 3
+"""Pods that the cluster takes away before the version is given up."""
+_BEHIND = timedelta(seconds=10)
+"""What arrives in this time may wait: rows that are on their way to an epoch."""
+_IDLE = 0.9
+"""A stream that is busy for no more of its time has nothing left to read."""
+_SLACK_BYTES = 64 << 20
+"""What state may differ by in any case: small states are mostly overhead."""
+
+
+class _Judged(NamedTuple):
+    """What is to be said of it now."""
+
+    verdict: Literal["Good", "Behind", "Worse"]
+    text: str
+
+
+def standby_text(draft: Draft) -> str:
+    """What a person should know while it goes on."""
+    pods = [draft.world.standby_driver, *draft.world.standby_executors]
+    held = next((why for pod in pods if pod is not None and (why := held_pod(pod))), None)
+    known = draft.operation.standby
+    more = held[1] if held is not None else known.message if known is not None else ""
+    return "the new version runs beside the old one" + (f": {more}" if more else "")
+
+
+def wants_standby(draft: Draft) -> bool:
+    """Whether the new version can and is to run beside the old one first."""
+    found, spec, old = trouble(draft), policy(draft), running_spec(draft)
+    if spec is None or old is None or spec.upgrade.strategy != "WarmStandby":
+        return False
+    # Without a checkpoint there is nothing to begin with; and what gets nowhere is not spared.
+    begins = draft.status.snapshots.last_checkpoint is not None and place_of(spec) == place_of(old)
+    # By a default of the operator's it may have that backend: see the rules of the spec.
+    able = spec.upgrade.mode != "Stateless" and spec.state.effective_backend != "forst"
+    return begins and able and (found is None or not found.curable)
+
+
+def begin_standby(draft: Draft, kind: OperationType, reason: str, message: str) -> None:
+    """Begin an operation whose new version runs beside the old one first."""
+    rules = _rules(draft)
+    begin(draft, kind, "Standby", reason, message, draft.now + rules.catch_up_timeout.timedelta)
+    _number(draft)
+    follow_standby(draft)
+
+
+def follow_standby(draft: Draft) -> None:
+    """See to it that it runs, judge it, and stop the old version once it is good."""
+    operation, pod = draft.operation, draft.world.standby_driver
+    if operation.standby is None:
+        _number(draft)  # nothing of ours takes it away; a status that a person mended may lack it
+    known = draft.operation.standby
+    if known is None:
+        return
+    if known.driver_uid and (pod is None or pod.uid != known.driver_uid or pod.deleted_at):
+        _again(draft, f"its pod {draft.pod_name(known.attempt)} was taken away")
+    elif pod is not None and (pod.terminal or pod.ended is not None):
+        _ended(draft, pod)
+    elif operation.deadline is not None and draft.reached(operation.deadline):
+        limit = _rules(draft).catch_up_timeout
+        why = draft.world.trouble or standby_text(draft)
+        refuse_standby(draft, f"it did not keep up within {limit}: {why}")
+    elif pod is None:
+        if keep_revision(draft, operation.target_revision):
+            draft.do(StartDriver(operation.target_revision, standby_order(draft, known.attempt)))
+    else:
+        if pod.uid != known.driver_uid:
+            _put(draft, driver_uid=pod.uid)
+        _look(draft)
+
+
+def standby_order(draft: Draft, number: int) -> StartOrder:
+    """What the driver is told: to begin from what is newest when it gets there."""
+    return StartOrder(
+        attempt=number,
+        cluster_id=draft.config.cluster_id,
+        job_uid=draft.meta.uid,
+        restore=RestoreOrder(),
+        standby=True,
+    )
+
+
+def refuse_standby(draft: Draft, why: str) -> None:
+    """The new version is given up; what runs is as it was."""
+    operation, text = draft.operation, f"the new version failed beside the old one: {why}"
+    give_up(draft, text)
+    end(draft)
+    more = (
+        "the old one runs on; set moorage.dev/restart to try again, or change the version: what is "
+        "set in spec.upgrade makes no other one"
+    )
+    draft.tell("Warning", "StandbyFailed", f"{text}; {more}", operation.id)
+
+
+# -- underneath --------------------------------------------------------------------------------
+
+
+def _rules(draft: Draft) -> Standby:
+    spec = policy(draft)
+    return spec.upgrade.standby if spec is not None else Standby()
+
+
+def _put(draft: Draft, **changes: object) -> None:
+    known = draft.operation.standby
+    if known is not None:
+        draft.put_operation(standby=known.model_copy(update=changes))
+
+
+def _number(draft: Draft, tries: int = 0) -> None:
+    """Another driver, under a number that no other one has or will have."""
+    known = [draft.attempt.number, draft.status.reconciliation.standby_attempt]
+    number = max([*known, *(pod.attempt for pod in draft.drivers)]) + 1
+    draft.put_reconciliation(standby_attempt=number)
+    draft.put_operation(standby=StandbyStatus(attempt=number, tries=tries))
+
+
+def _ended(draft: Draft, pod: PodView) -> None:
+    said = pod.end
+    if pod.disrupted or pod.reason in ("Evicted", "Preempting", "Shutdown", "NodeLost"):
+        _again(draft, f"its pod {pod.name} was taken away: {pod.disrupted or pod.reason}")
+    elif said is not None and said.outcome == "Failed":
+        refuse_standby(draft, f"{said.message} (code {said.code})")
+    else:
+        how = pod.ended.reason if pod.ended is not None else pod.phase
+        refuse_standby(draft, f"its driver {pod.name} ended without being told to: {how}")
+
+
+def _again(draft: Draft, why: str) -> None:
+    """The cluster took it: no fault of the version's, unless it happens again and again."""
+    known = draft.operation.standby
+    if known is None:
+        return
+    if known.tries + 1 >= _TRIES:
+        refuse_standby(draft, why)
+        return
+    _number(draft, known.tries + 1)
+    _put(draft, message=f"another one is made: {why}")
+
+
+def _look(draft: Draft) -> None:
+    report, rules = draft.world.standby_report, _rules(draft)
+    if not isinstance(report, DriverState):
+        why = f": {report.message}" if isinstance(report, Unreadable) else ""
+        _put(draft, caught_up_since=None, message=f"its driver does not answer yet{why}"[:512])
+        return
+    judged = _keeps_up(draft, report)
+    if judged.verdict != "Good":
+        _put(draft, caught_up_since=None, message=judged.text)
+        return
+    known = draft.operation.standby
+    since = (known.caught_up_since if known is not None else None) or draft.now
+    over = since + rules.observe_for.timedelta
+    _put(draft, caught_up_since=since, message=judged.text)
+    if not draft.reached(over):
+        draft.wake_at(over)
+        return
+    judged = _compared(draft, report, rules)
+    if judged.verdict == "Worse":
+        refuse_standby(draft, judged.text)
+    else:
+        _stop_old(draft, judged.text)
+
+
+def _keeps_up(draft: Draft, report: DriverState) -> _Judged:
+    """Whether it has read what there was, as far as sources and the clock can tell."""
+    if report.phase != "running" or report.last_progress_time is None:
+        said = f" ({report.message})" if report.message else ""
+        return _Judged("Behind", f"it is {report.phase}{said}"[:512])
+    old = draft.report
+    lag = report.load.lag_rows if report.load is not None else None
+    if lag is None:
+        if report.busy_ratio <= max(_IDLE, old.busy_ratio if old is not None else 0.0):
+            return _Judged("Good", "it keeps up: it has time left between epochs")
+        return _Judged("Behind", "it catches up: epoch follows epoch")
+    arrives = max(old.rows_per_second if old is not None else 0.0, report.rows_per_second)
+    waits = old.load.lag_rows or 0 if old is not None and old.load is not None else 0
+    if lag <= waits + arrives * _BEHIND.total_seconds():
+        return _Judged("Good", "it keeps up with its sources")
+    # Without the number: a status is not written anew for every look.
+    return _Judged("Behind", "it catches up with its sources")
+
+
+def _compared(draft: Draft, report: DriverState, rules: Standby) -> _Judged:
+    """Beside the old version; one that does not answer at the moment is nothing to go by."""
+    old = draft.report
+    if old is None:
+        return _Judged("Good", "it keeps up, and the old version does not answer")
+    most = old.state_bytes * rules.max_state_percent // 100 + _SLACK_BYTES
+    if report.state_bytes > most:
+        return _Judged(
+            "Worse",
+            f"its state has {report.state_bytes} bytes, and the old version's {old.state_bytes}: "
+            f"more than upgrade.standby.maxStatePercent {rules.max_state_percent} allows",
+        )
+    least = old.rows_per_second * rules.min_rate_percent / 100
+    if report.rows_per_second < least:
+        return _Judged(
+            "Worse",
+            f"it takes {report.rows_per_second:.0f} input rows a second, and the old version "
+            f"{old.rows_per_second:.0f}: less than upgrade.standby.minRatePercent "
+            f"{rules.min_rate_percent} asks for",
+        )
+    return _Judged("Good", f"it takes {report.rows_per_second:.0f} input rows a second")
+
+
+def _stop_old(draft: Draft, text: str) -> None:
+    """Stop the old version with a last checkpoint; the rest is `fencing`."""
+    operation = draft.operation
+    draft.move("Snapshotting", mode_used="LastCheckpoint")
+    aim(draft, "Checkpoint")
+    draft.tell("Normal", "StandbyReady", f"The new version kept up: {text}", operation.id)

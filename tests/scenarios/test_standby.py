@@ -1,0 +1,199 @@
+"""A new version runs beside the old one, is judged, and takes over while all of it is warm."""
+
+import pytest
+from moorage_testing.world.scene import job
+
+pytestmark = pytest.mark.scenarios
+
+OLD, NEW, NEXT = (f"registry.example/clicks:{n}" for n in (1, 2, 3))
+WARM = {"image": NEW, "upgrade": {"strategy": "WarmStandby"}}
+
+
+def image(world):
+    driver = world.driver()
+    return driver.manifest["spec"]["image"] if driver is not None else ""
+
+
+def standbys(world):
+    return [driver for driver in world.drivers.living if driver.standby]
+
+
+async def beside(world):
+    """A job whose new version runs beside the old one."""
+    world.edit(**WARM)
+    await world.until(lambda: any(one.phase == "running" for one in standbys(world)))
+    (found,) = standbys(world)
+    return found
+
+
+async def taken_over(world, name=NEW):
+    def done():
+        status = world.status()
+        return image(world) == name and world.is_running() and status.operation is None
+
+    await world.until(done, 600)
+
+
+def untouched(world):
+    """The old version has run on as if nothing had been edited."""
+    assert image(world) == OLD
+    assert world.is_running()
+    assert world.status().attempt.number == 1
+    assert [one.attempt for one in world.drivers.restored] == [1]
+    assert world.drivers.living == [world.driver()]
+    assert world.status().restarts.total == 0
+
+
+async def test_a_version_that_keeps_up_takes_over_with_the_driver_that_ran_beside(running):
+    driver = await beside(running)
+    assert image(running) == OLD
+    assert running.condition("Ready") == "True/Running"
+    assert running.condition("Reconciled") == "False/Standby"
+    await taken_over(running)
+    assert running.driver() is driver
+    assert len(running.drivers.by_pod) == 2
+    last = running.drivers.restored[-1]
+    assert (last.attempt, last.epoch) == (2, last.newest)
+    assert running.status().attempt.number == 2
+    assert running.condition("Reconciled") == "True/UpToDate"
+    assert {"StandbyReady", "StandbyPromoted", "DriverReady"} <= set(running.events())
+
+
+async def test_the_old_version_runs_until_the_new_one_has_kept_up_for_as_long_as_asked(running):
+    running.edit(image=NEW, upgrade={"strategy": "WarmStandby", "standby": {"observeFor": "5m"}})
+
+    def keeps_up():
+        operation = running.status().operation
+        return operation is not None and operation.standby.caught_up_since is not None
+
+    await running.until(keeps_up)
+    await running.run(280)
+    assert image(running) == OLD
+    await taken_over(running)
+
+
+async def test_a_version_that_fails_beside_the_old_one_is_given_up_and_says_why(running):
+    running.drivers.habits.standby_fails = "it broke: line=3"
+    running.edit(**WARM)
+    await running.until(lambda: "StandbyFailed" in running.events())
+    await running.run(120)
+    untouched(running)
+    reconciled = running.status().condition("Reconciled")
+    assert (reconciled.status, reconciled.reason) == ("False", "Rejected")
+    assert "it broke: line=3 (code user_function)" in reconciled.message
+    assert running.events().count("StandbyFailed") == 1
+    running.drivers.habits.standby_fails = ""
+    running.annotate(restart="again")
+    await taken_over(running)
+
+
+@pytest.mark.parametrize(
+    ("habit", "value", "said"),
+    [
+        ("standby_behind", True, "did not keep up within 5m"),
+        ("standby_bytes", 3 << 30, "maxStatePercent 200"),
+        ("standby_rate", 49.0, "minRatePercent 50"),
+    ],
+)
+async def test_a_version_that_does_worse_is_given_up(running, habit, value, said):
+    setattr(running.drivers.habits, habit, value)
+    rules = {"strategy": "WarmStandby", "standby": {"catchUpTimeout": "5m"}}
+    running.edit(image=NEW, upgrade=rules)
+    await running.until(lambda: "StandbyFailed" in running.events(), 600)
+    await running.run(30)
+    untouched(running)
+    assert said in running.status().condition("Reconciled").message
+
+
+async def test_what_a_person_does_meanwhile_ends_it_and_the_old_version_runs_on(running):
+    await beside(running)
+    running.edit(image=OLD)
+    await running.run(30)
+    untouched(running)
+    assert "OperationCancelled" in running.events()
+    assert running.condition("Reconciled") == "True/UpToDate"
+
+
+async def test_another_edit_meanwhile_takes_its_place(running):
+    await beside(running)
+    running.edit(image=NEXT)
+    await taken_over(running, NEXT)
+    assert len(running.drivers.by_pod) == 3
+    assert [one.attempt for one in running.drivers.restored] == [1, 3]
+
+
+async def test_a_job_that_is_suspended_or_deleted_meanwhile_leaves_nothing(running):
+    await beside(running)
+    running.edit(desiredState="Suspended")
+    await running.until(lambda: running.phase() == "Suspended" and not running.drivers.living)
+    assert [one.attempt for one in running.drivers.restored] == [1]
+
+
+async def test_a_strategy_that_is_changed_meanwhile_is_followed(running):
+    await beside(running)
+    running.edit(upgrade={"strategy": "Restart"})
+    await taken_over(running)
+    assert [one.attempt for one in running.drivers.restored] == [1, 3]
+
+
+async def test_an_old_version_that_fails_meanwhile_is_followed_by_the_new_one(running):
+    await beside(running)
+    running.driver().fail("user_function", 3)
+    await taken_over(running)
+    last = running.drivers.restored[-1]
+    assert last.epoch == last.newest
+
+
+async def test_a_driver_that_the_cluster_takes_away_is_made_again_and_no_fault_of_the_version(
+    running,
+):
+    first = await beside(running)
+    running.kubelet.drain(first.pod)
+    await running.until(lambda: standbys(running) and standbys(running) != [first], 300)
+    await taken_over(running)
+    assert running.driver().order.attempt == 3
+
+
+async def test_a_driver_that_dies_when_it_is_to_lead_is_followed_by_an_ordinary_start(running):
+    driver = await beside(running)
+    await running.until(lambda: running.status().operation.step != "Standby")
+    driver.kill()
+    await taken_over(running)
+    last = running.drivers.restored[-1]
+    assert last.epoch == last.newest
+    assert running.driver() is not driver
+
+
+async def test_a_driver_without_room_says_what_it_waits_for(running):
+    running.kubelet.unschedulable = "0/1 nodes are available: insufficient memory"
+    running.edit(**WARM)
+    await running.run(10)
+    assert "insufficient memory" in running.status().condition("Reconciled").message
+    assert image(running) == OLD
+    running.kubelet.unschedulable = ""
+    await taken_over(running)
+
+
+async def test_an_operator_without_a_status_keeps_the_driver_that_has_the_lineage(running):
+    await beside(running)
+    leader = running.driver()
+    found = running.object()
+    running.api.replace_status({**found, "status": {}})
+    await running.run(5)
+    assert running.driver() is leader
+    assert leader.alive
+
+
+async def test_a_preflight_comes_first(running):
+    running.edit(image=NEW, upgrade={"strategy": "WarmStandby", "preflight": True})
+    await taken_over(running)
+    told = running.events()
+    assert told.index("PreflightPassed") < told.index("StandbyPromoted")
+
+
+async def test_a_job_without_a_checkpoint_is_upgraded_by_a_restart(world):
+    world.apply(job(checkpoint={"interval": "3600s"}))
+    await world.until(world.is_running)
+    world.edit(**WARM)
+    await taken_over(world)
+    assert "StandbyReady" not in world.events()
