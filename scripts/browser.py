@@ -1,8 +1,9 @@
 """Looks at the page in a real browser: `make browser`.
 
 Opens it with Chromium in light and dark, wide and as wide as a phone, lets axe-core judge each
-view, and leaves screenshots. Ends with status 1 where axe-core finds anything. The page is that of
-a made-up run, or of what is served at the URL that is named.
+view, and leaves screenshots. Ends with status 1 where axe-core finds anything. The pages are those
+of made-up runs (one with everything, one that just began, one that is very large), or of what is
+served at the URL that is named.
 
 Needs `chromium` (Debian: apt-get install chromium) and `npm`, which gets axe-core.
 """
@@ -19,7 +20,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,11 @@ _VIEWS = tuple(itertools.product(("light", "dark"), (("wide", 1280), ("phone", 3
 _WIDER = """[...document.querySelectorAll("body *:not(.wide *):not(.skip)")]
   .filter(one => one.getBoundingClientRect().right > WIDTH + 1)
   .map(one => one.tagName + "#" + one.id).slice(0, 5)"""
+# A page is complete once it is loaded and two frames of it were drawn.
+_DRAWN = """new Promise(done => {
+  const drawn = () => requestAnimationFrame(() => requestAnimationFrame(done));
+  document.readyState === "complete" ? drawn() : addEventListener("load", drawn);
+})"""
 _RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 
 
@@ -124,38 +130,39 @@ def _wait_for(port: Path) -> None:
 
 
 @contextmanager
-def served(url: str | None) -> Iterator[str]:
-    """The address to look at: the one that was named, or that of a made-up run."""
+def served(url: str | None) -> Iterator[dict[str, str]]:
+    """Addresses to look at, by name: the one that was given, or those of made-up runs."""
     if url is not None:
-        yield url
+        yield {"page": url}
         return
     sys.path.append(str(ROOT / "tests" / "support"))
-    from moorage_testing.page_samples import sample_run
+    from moorage_testing.page_samples import large_run, new_run, sample_run
 
-    draw = partial(drawn_run, sample_run(), str)
-    server = PageServer(draw, port=0, lookups=StateLookups())
-    try:
-        yield server.url
-    finally:
-        server.close()
+    with ExitStack() as servers:
+        found = {}
+        for name, run in (("page", sample_run()), ("new", new_run()), ("large", large_run())):
+            server = PageServer(partial(drawn_run, run, str), port=0, lookups=StateLookups())
+            servers.callback(server.close)
+            found[name] = server.url
+        yield found
 
 
-async def look(url: str, out: Path) -> int:
-    """Every view of the page; how many things axe-core found."""
+async def look(urls: dict[str, str], out: Path) -> int:
+    """Every view of the pages; how many things axe-core found."""
     axe, count = axe_source(), 0
     async with browser() as tab:
         await tab.call("Page.enable")
         await tab.call("Emulation.setScrollbarsHidden", hidden=True)  # they cover the margin
-        for theme, (name, width) in _VIEWS:
+        for (page, url), (theme, (name, width)) in itertools.product(urls.items(), _VIEWS):
             scheme = [{"name": "prefers-color-scheme", "value": theme}]
             await tab.call("Emulation.setEmulatedMedia", features=scheme)
             size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
             await tab.call("Emulation.setDeviceMetricsOverride", **size)
             await tab.call("Page.navigate", url="about:blank")  # else only its fragment is new
             await tab.call("Page.navigate", url=url)
-            await tab.run("new Promise(done => setTimeout(done, 500))")
+            await tab.run(_DRAWN)
             shot = await tab.call("Page.captureScreenshot", captureBeyondViewport=True)
-            (out / f"page-{name}-{theme}.png").write_bytes(base64.b64decode(shot["data"]))
+            (out / f"{page}-{name}-{theme}.png").write_bytes(base64.b64decode(shot["data"]))
             await tab.run("document.querySelectorAll('details').forEach(d => d.open = true)")
             await tab.run(axe)
             told = await tab.run(f"axe.run(document, {json.dumps(_RULES)}).then(JSON.stringify)")
@@ -163,9 +170,11 @@ async def look(url: str, out: Path) -> int:
             found = json.loads(told)["violations"]
             for one in found:
                 places = ", ".join(str(node["target"]) for node in one["nodes"][:5])
-                print(f"{theme} {name}: {one['id']} ({one['impact']}): {one['help']}: {places}")
+                print(
+                    f"{page} {theme} {name}: {one['id']} ({one['impact']}): {one['help']}: {places}"
+                )
             if wide:
-                print(f"{theme} {name}: wider than the window: {wide}")
+                print(f"{page} {theme} {name}: wider than the window: {wide}")
             count += len(found) + len(wide)
     return count
 
@@ -177,8 +186,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "browser")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    with served(given.url) as url:
-        count = asyncio.run(look(url, given.out))
+    with served(given.url) as urls:
+        count = asyncio.run(look(urls, given.out))
     print(f"{count} findings; screenshots in {given.out}")
     return 1 if count else 0
 

@@ -82,6 +82,11 @@ def test_a_source_that_does_not_open_is_named(env, source, settings):
         env.read_stream("x", source, **settings)
 
 
+def test_a_source_that_is_nearly_one_that_is_known_is_told_which(env):
+    with pytest.raises(UserError, match="did you mean format='json'"):
+        env.read_stream("x", "jsn", path="/tmp", schema="a long")
+
+
 def numbered(frame: DataFrame) -> DataFrame:
     window = Window.partitionBy("value").orderBy("timestamp")
     return frame.withColumn("i", F.row_number().over(window))

@@ -63,6 +63,8 @@ class FileSink:
         reader_url: str | None = None,
         other_lineages: Literal["refuse", "keep"] = "refuse",
     ) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise UserError(f"a file sink's path is text or a pathlib.Path: path={path!r}")
         text = os.fspath(path)
         scheme = _scheme(text)
         relative = scheme == "file" and not text.startswith("file:///")

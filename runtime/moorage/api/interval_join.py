@@ -20,10 +20,10 @@ from moorage.api.join_functions import (
     PAIR_TIMES,
     SIDES,
     SelectedColumns,
-    Unfinished,
     ddl_of,
     select_columns,
 )
+from moorage.api.misplaced import Unfinished
 from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keyed import MapState

@@ -6,7 +6,7 @@ Decides what `select` of a join may name. Called by job files and by the joins.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from moorage.api.functions import RuntimeContext
 from moorage_state.errors import UserError
@@ -16,23 +16,6 @@ if TYPE_CHECKING:
 
 SIDES = ("left", "right")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Unfinished:
-    """Two streams that lack something before `select`, `apply` or `process` can follow.
-
-    Attributes:
-        call_first: what must be called on them.
-    """
-
-    call_first: ClassVar[str]
-
-    def __getattr__(self, name: str) -> Any:
-        if name in {"select", "apply", "process"}:
-            raise UserError(
-                f"{name} comes too early on these streams: call {self.call_first} first"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class JoinFunction:

@@ -7,7 +7,8 @@ reads no data and starts nothing.
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
@@ -45,6 +46,7 @@ from moorage.api.graph import (
     SinkNode,
     Transform,
 )
+from moorage.api.misplaced import absent
 from moorage.api.ready_made import ReadyMade
 from moorage.api.sinks import Sink, SinkContext
 from moorage.api.windowed_stream import WindowedStream
@@ -99,6 +101,11 @@ class DataStream:
         self.side_output = side_output
         self.event_time_shift_ms = event_time_shift_ms
         self.window_start = window_start
+
+    if not TYPE_CHECKING:  # type checkers go on refusing what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            raise absent(self, name, KeyedStream, 'key_by("column")')
 
     def transform(self, function: Transform) -> "DataStream":
         """Apply stateless Spark code (`DataFrame -> DataFrame`): select, where, joins with tables.
@@ -360,6 +367,11 @@ class KeyedStream(ReadyMade, Connecting):
         self.broadcast = broadcast
         self.second = second
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise absent(self, name, DataStream, "process, window or another operator")
+
     def window(
         self,
         assigner: WindowAssigner,
@@ -605,6 +617,10 @@ def _missing_connector(source: str, error: Exception) -> str:
     """How to get a source that Spark does not come with, if that is what is wrong."""
     if not any(sign in str(error) for sign in _NO_SOURCE):
         return ""
+    known = [*sorted(_FILE_FORMATS), "kafka", MOORAGE_KAFKA, "rate", "rate-micro-batch", "socket"]
+    near = [] if source in known else get_close_matches(source, known, 1)
+    if near:
+        return f"; did you mean format={near[0]!r}?"
     packages = {"kafka": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"}
     wanted = packages.get(source, f"the Maven coordinates of the connector of {source}")
     without = f"; or, without a jar, use format={MOORAGE_KAFKA!r}" if source == "kafka" else ""

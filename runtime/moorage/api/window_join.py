@@ -15,9 +15,9 @@ from moorage.api.join_functions import (
     WINDOW_TIMES,
     CoGroupFunction,
     JoinFunction,
-    Unfinished,
     select_columns,
 )
+from moorage.api.misplaced import Unfinished
 from moorage.api.window_operator import Collected, WindowOperator
 from moorage.api.windows import (
     ProcessWindowFunction,

@@ -23,6 +23,8 @@ from moorage_state.errors import MoorageError, UserError
 from moorage_state.import_path import after_standard_library
 
 _MODULE = "moorage_job"
+_MISSING_UID = "required keyword-only argument: 'uid'"
+_NO_UID = "; a uid is a name of its own in the job, under which its state is found after a change"
 
 
 def check_job_file(path: Path) -> None:
@@ -98,6 +100,7 @@ def build_graph(path: Path, env: StreamEnvironment, py_files: Sequence[Path] = (
     except Exception as exc:
         raise UserFunctionError(
             f"build(env) failed: file={path}{_line_of(exc, path)}: {type(exc).__name__}: {exc}"
+            f"{_NO_UID if _MISSING_UID in str(exc) else ''}"
         ) from exc
     env.graph.check()
     return env.graph

@@ -15,7 +15,7 @@ _GAP_X, _GAP_Y = 46.0, 24.0
 _LABELLED_GAP = 84.0
 _MOST_ALONG = 12
 _EDGE = 8.0
-_MOST_LETTERS = 25
+_MOST_LETTERS, _MOST_BOLD = 25, 22
 _HOT = 0.8
 _NODES = (
     (
@@ -149,7 +149,7 @@ def _box(
     size: Callable[[float], str],
 ) -> Box:
     name, about = clean(node.uid), clean(node.about)
-    lines = [_short(name), _short(f"{node.kind}: {about}" if about else node.kind)]
+    lines = [_short(name, _MOST_BOLD), _short(f"{node.kind}: {about}" if about else node.kind)]
     busy = 0.0
     if figures is not None:
         busy = figures.busy

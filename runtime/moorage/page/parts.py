@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 Clean = Callable[[str], str]
 """Takes secrets out of a text that the page did not write itself."""
@@ -141,8 +141,8 @@ class Page:
 
 
 def moment_text(moment: datetime | None) -> str:
-    """To the second, with its time zone; nothing for none."""
-    return moment.isoformat(sep=" ", timespec="seconds") if moment else ""
+    """To the second, in UTC; nothing for none."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if moment else ""
 
 
 def count_text(number: int | None) -> str:

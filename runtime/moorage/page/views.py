@@ -107,13 +107,16 @@ def _told(text: str, clean: Clean) -> str:
 
 
 def _overview(now: JobProgress, clean: Clean) -> Section:
+    begun = bool(now.parallelism)
+    restored = clean(now.restored_from or "nothing: an empty start")
+    spread = f"{now.parallelism:,} of {now.max_parallelism:,} key groups"
     pairs = [
         ("Epoch", f"{now.epoch:,}"),
         ("Rows", f"{now.rows_total:,}"),
         ("Rows per second", f"{now.rows_per_second:,.0f}"),
         ("State", size_text(now.state_bytes)),
-        ("Parallelism", f"{now.parallelism} of {now.max_parallelism} key groups"),
-        ("Restored from", clean(now.restored_from or "nothing: an empty start")),
+        ("Parallelism", spread if begun else "not known yet"),
+        ("Restored from", restored if begun or now.restored_from else "not known yet"),
         ("Rewinds", str(now.rewinds)),
         ("Late rows", f"{now.odd.late:,}"),
         ("Dropped as too late", f"{now.odd.late_dropped:,}"),
@@ -143,6 +146,10 @@ def _subtasks(facts: RunFacts, clean: Clean) -> Section:
     if not found:
         return Section("subtasks", "Subtasks", empty="No subtask has done anything yet.")
     header, numbers = _SUBTASKS
+    title = "Since the run began"
+    if len(found) > MOST_ROWS:
+        title = f"The {MOST_ROWS} busiest, since the run began"
+        found = tuple(sorted(found, key=lambda one: -facts.busy.get((one.uid, one.subtask), 0.0)))
     rows = [
         (
             clean(one.uid),
@@ -161,7 +168,7 @@ def _subtasks(facts: RunFacts, clean: Clean) -> Section:
         )
         for one in found[:MOST_ROWS]
     ]
-    table = Rows("Since the run began", header, numbers, rows, len(found) - len(rows))
+    table = Rows(title, header, numbers, rows, len(found) - len(rows))
     return Section("subtasks", "Subtasks", tables=[table])
 
 

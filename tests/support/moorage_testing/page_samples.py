@@ -1,4 +1,4 @@
-"""A run with everything in it that its page can show; for tests, and for a look at it."""
+"""Runs that are shown: one with everything, one that just began, one that is very large."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -134,3 +134,27 @@ def sample_run(epochs: int = 40) -> RunHistory:
             )
         )
     return history
+
+
+def new_run() -> RunHistory:
+    """A history of a job of which nothing is known but its name."""
+    return RunHistory("clicks", lambda: 0.0, lambda: AT)
+
+
+def large_run() -> RunHistory:
+    """A history with long names, a wide graph and a thousand subtasks."""
+    history = sample_run()
+    long = "join-payments-with-their-sessions-and-with-the-rates-of-" + "their-day-" * 4
+    sources = tuple(NodeView("source", f"{long}{n}", "kafka " + "topic-" * 40) for n in range(12))
+    operators = tuple(NodeView("operator", f"{long}{n}-op", "J" * 90) for n in range(12))
+    graph = GraphView(sources + operators, tuple((n, 12 + n // 2, "late rows") for n in range(12)))
+    one = subtasks(1)[0]
+    many = tuple(
+        replace(one, uid=f"{long}0-op", subtask=n, place="executor-host.some.long.name:7077")
+        for n in range(1000)
+    )
+    message = f"an executor was lost: {long * 3}"
+    progress = history.facts().progress
+    larger = RunHistory(long * 3, lambda: 0.0, lambda: AT)
+    larger(replace(progress, graph=graph, subtasks=many, parallelism=1000, message=message))
+    return larger

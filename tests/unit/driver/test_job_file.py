@@ -75,6 +75,13 @@ def test_what_a_build_asks_for_in_vain_is_told_with_its_line(job):
     assert type(caught.value) is UserError
 
 
+def test_a_call_without_its_uid_is_told_what_that_is(job):
+    session: Any = None
+    text = "def sink_to(sink, *, uid): ...\ndef build(env):\n    sink_to(1)\n"
+    with pytest.raises(UserFunctionError, match=r"line=3.*a uid is a name of its own in the job"):
+        build_graph(job(text), StreamEnvironment(session))
+
+
 def test_a_file_that_hides_a_package_we_need_is_named(job, tmp_path):
     path = job("def build(env): ...")
     assert check_folders(path) == []

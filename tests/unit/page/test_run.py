@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from moorage_testing.page_samples import AT, GRAPH, sample_run, subtasks
+from moorage_testing.page_samples import AT, GRAPH, new_run, sample_run, subtasks
 
 from moorage.driver.lookups import StateLookups
 from moorage.driver.types import JobProgress
@@ -128,7 +128,7 @@ def test_problems_say_when_and_what_to_do():
     assert (storage.text, "moorage store check" in storage.advice) == ("no answer", True)
     assert (rewind.text, "Nothing is lost" in rewind.advice) == ("rewind: a server is gone", True)
     assert (expired.at, expired.text) == (
-        "2026-11-23 12:00:00+00:00",
+        "2026-11-23 12:00:00 UTC",
         "CHECKPOINT_EXPIRED: too slow",
     )
     assert "checkpoint.timeout" in expired.advice
@@ -175,6 +175,30 @@ def test_a_run_of_a_thousand_subtasks_is_a_page_of_a_bounded_size():
     html = html_of(history)
     assert "800 more are not shown." in html
     assert len(html) < 300_000
+
+
+def test_of_a_thousand_subtasks_the_busiest_are_shown():
+    clock = [0.0]
+    history = RunHistory("clicks", lambda: clock[0])
+    for number in (1, 2):
+        clock[0] += 1.0
+        many = (replace(subtasks(1)[0], subtask=i, busy_seconds=0.0) for i in range(999))
+        busy = replace(subtasks(1)[0], subtask=999, busy_seconds=0.5 * number)
+        history(JobProgress(epochs=number, subtasks=(*many, busy)))
+    (table,) = section_of(history, "subtasks").tables
+    assert table.title.startswith("The 200 busiest")
+    assert table.rows[0][:2] == ("sessions", "999")
+
+
+def test_of_a_job_whose_code_was_not_read_nothing_is_claimed():
+    pairs = dict(section_of(new_run(), "overview").pairs)
+    assert pairs["Parallelism"] == pairs["Restored from"] == "not known yet"
+
+
+def test_a_value_that_is_long_has_a_line_of_its_own():
+    history = sample_run()
+    history(replace(history.facts().progress, message="m" * 61))
+    assert '<div class="long"><dt>Last message</dt>' in html_of(history)
 
 
 # -- values ------------------------------------------------------------------------------------

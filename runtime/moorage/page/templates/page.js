@@ -8,11 +8,11 @@ pause.addEventListener("click", () => {
 // What a reader has opened, scrolled to and stands on stays so when a part is drawn anew.
 function replace(part, other) {
   const opened = [...part.querySelectorAll("details[open]")].map(one => one.id);
-  const scrolled = [...part.querySelectorAll(".wide")].map(one => [one.id, one.scrollLeft]);
+  const scrolled = [...part.querySelectorAll(".wide")].map(one => [one.id, one.scrollLeft, one.scrollTop]);
   const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
   part.innerHTML = other.innerHTML;
   for (const id of opened) document.getElementById(id)?.setAttribute("open", "");
-  for (const [id, left] of scrolled) { const one = document.getElementById(id); if (one) one.scrollLeft = left; }
+  for (const [id, left, top] of scrolled) document.getElementById(id)?.scrollTo(left, top);
   if (focused) document.getElementById(focused)?.focus({preventScroll: true});
 }
 function closed(part) {

@@ -1,0 +1,65 @@
+"""Calls on streams that are not there yet, or not here: what to call instead.
+
+Decides what a job file's author is told for `stream.join(...)` before `key_by`, and for names of
+Flink and of Spark's DataFrames. Used by the streams; knows no stream.
+"""
+
+from typing import Any, ClassVar
+
+from moorage_state.errors import UserError
+
+__all__ = ["Unfinished", "absent"]
+
+_FRAME = "transform(lambda frame: frame...), with what a DataFrame has: filter, select, withColumn"
+_OTHERWISE = {
+    **dict.fromkeys(
+        ("filter", "flat_map", "map", "select", "selectExpr", "where", "withColumn"), _FRAME
+    ),
+    **dict.fromkeys(
+        ("assign_timestamps_and_watermarks", "withWatermark"),
+        'with_event_time("column", max_delay="10s")',
+    ),
+    **dict.fromkeys(("groupBy", "groupby", "keyBy", "group_by"), 'key_by("column")'),
+    **dict.fromkeys(("add_sink", "writeStream", "write"), 'sink_to(sink, uid="...")'),
+    **dict.fromkeys(("coGroup", "cogroup"), "co_group(other)"),
+    **dict.fromkeys(("intervalJoin", "join_interval"), "interval_join(other)"),
+    "flatMap": _FRAME,
+    "side_output": "get_side_output(tag)",
+    "sideOutput": "get_side_output(tag)",
+    "to": 'sink_to(sink, uid="...")',
+}
+"""Names that people bring along, and what stands for them here."""
+
+
+def absent(stream: object, name: str, elsewhere: type, first: str) -> Exception:
+    """What to raise for a name that a stream does not have.
+
+    Args:
+        elsewhere: the kind of stream that may have it.
+        first: what makes that kind of stream out of this one.
+    """
+    kind = type(stream).__name__
+    if not name.startswith("_") and hasattr(elsewhere, name):
+        return UserError(
+            f"{name} is a call of a {elsewhere.__name__}, and this is a {kind}: call {first} first"
+        )
+    if name in _OTHERWISE:
+        return UserError(f"a {kind} has no {name}: call {_OTHERWISE[name]}")
+    return AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=stream)
+
+
+class Unfinished:
+    """Two streams that lack something before `select`, `apply` or `process` can follow.
+
+    Attributes:
+        call_first: what must be called on them.
+    """
+
+    call_first: ClassVar[str]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {"select", "apply", "process"}:
+            raise UserError(
+                f"{name} comes too early on these streams: call {self.call_first} first"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
