@@ -7,7 +7,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from moorage_api.compute import Application, DriverSpec, EpochSpec, ExecutorSpec, Scaling
-from moorage_api.lifecycle import Deletion, FailurePolicy, Observability, Upgrade
+from moorage_api.lifecycle import (
+    Deletion,
+    FailurePolicy,
+    Observability,
+    OperatorSettings,
+    Upgrade,
+)
 from moorage_api.model import (
     Cel,
     Items,
@@ -225,6 +231,12 @@ class JobSpec(Model):
     spark_conf: SparkConf = Field(default_factory=dict)
     """More Spark settings; values in quotes. Keys that other fields decide are refused."""
 
+    profile: Annotated[
+        Annotated[str, Field(pattern=OBJECT_NAME, max_length=63)] | None, OnChange("Live")
+    ] = None
+    """The profile of the operator's fleet file whose values stand where this spec has a default; by
+    default the namespace's or everybody's, and none if it is called none."""
+
     desired_state: Annotated[Literal["Running", "Suspended"], OnChange("Live")] = "Running"
     """Whether the job is to run."""
 
@@ -269,6 +281,9 @@ class JobSpec(Model):
 
     failure_policy: Annotated[FailurePolicy, OnChange("Live")] = FailurePolicy()
     """What is done when the job fails."""
+
+    operator: Annotated[OperatorSettings, OnChange("Live")] = OperatorSettings()
+    """How patient the operator is with this job."""
 
     deletion: Annotated[Deletion, OnChange("Live")] = Deletion()
     """What stays when the object is deleted."""

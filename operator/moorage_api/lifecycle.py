@@ -182,6 +182,19 @@ class FailurePolicy(Model):
     """A job that runs but gets nowhere."""
 
 
+class OperatorSettings(Model):
+    """How patient the operator is with this job; what is left out is as the operator is set up."""
+
+    start_timeout: Annotated[Duration, at_least(Duration("10s"))] | None = None
+    """How long a driver may take until the stream runs."""
+
+    stop_timeout: Annotated[Duration, at_least(Duration("10s"))] | None = None
+    """How long a driver may take to end after it was told to, before its pod is deleted."""
+
+    endpoint_patience: Annotated[Duration, at_least(Duration("10s"))] | None = None
+    """How long a driver that does not answer is still believed in while its pod runs."""
+
+
 class Deletion(Model):
     """What stays when the object is deleted."""
 

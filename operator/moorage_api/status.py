@@ -8,8 +8,10 @@ of sight; `format` tells whether this one may act on them at all.
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from moorage_api.driver import CheckpointSummary, Moment, Report, RestoredFrom, SavepointInfo
-from moorage_api.model import Items
+from moorage_api.model import Items, RawMapping
 
 STATUS_FORMAT = 1
 
@@ -58,6 +60,19 @@ class Condition(Report):
     message: str = ""
     observed_generation: int = 0
     last_transition_time: Moment
+
+
+class ProfileStatus(Report):
+    """The defaults that a job goes by, as they were when it took them."""
+
+    name: str = ""
+    """The profile; empty for none."""
+    digest: str = ""
+    """A hash of its values."""
+    values: RawMapping = Field(default_factory=dict)
+    """What it said, a part of a spec; `spec` itself wins where it says anything else."""
+    waiting: str = ""
+    """The hash of what is to be taken with the next restart; empty if that is the same."""
 
 
 class OperatorView(Report):
@@ -353,6 +368,8 @@ class JobStatus(Report):
     """The object that this status was written for: a restored backup has another uid."""
     operator: OperatorView | None = None
     """The operator that looks after the job: no other one acts on it."""
+    profile: ProfileStatus | None = None
+    """The defaults of many jobs that this one goes by."""
     reconciliation: Reconciliation = Reconciliation()
     operation: OperationStatus | None = None
     operation_counter: int = 0

@@ -80,6 +80,7 @@ class LocalRunReport:
 _CLUSTER_ONLY = (
     "spec.image",
     "spec.image_pull_policy",
+    "spec.profile",
     "spec.desired_state",
     "spec.scaling.mode",
     "spec.scaling.autoscaler",
@@ -102,6 +103,7 @@ _CLUSTER_ONLY = (
     "spec.savepoint.timeout",
     "spec.upgrade",
     "spec.failure_policy",
+    "spec.operator",
     "spec.deletion",
     "spec.ttl_after_finished",
     "spec.observability",

@@ -88,7 +88,8 @@ class Subject:
         revisions = dict(world.revisions)
         for effect in plan.effects:
             if isinstance(effect, SaveRevision) and world.spec is not None:
-                saved = Revision(effect.name, effect.number, effect.spec_hash, world.spec)
+                named = (effect.name, effect.number, effect.spec_hash)
+                saved = Revision(*named, world.spec, effect.profile)
                 revisions.setdefault(effect.name, saved)
         return cls("StatefulSparkJob", body, meta, meta, world.spec, store_refs(world), revisions)
 
@@ -248,7 +249,8 @@ class Actor:
         if subject.spec is None:
             raise ActionFailed("there is no valid spec to keep as a revision")
         meta = subject.meta
-        body = revision_body(meta, effect.name, effect.number, effect.spec_hash, subject.spec)
+        named = (effect.name, effect.number, effect.spec_hash)
+        body = revision_body(meta, *named, subject.spec, effect.profile)
         try:
             await self.cluster.create(body)
         except NameTaken:

@@ -27,6 +27,7 @@ from prometheus_client import CollectorRegistry
 from moorage_operator.children.names import JOB_LABEL, JOB_UID_LABEL, ROLE_LABEL
 from moorage_operator.decide import decide_job
 from moorage_operator.endpoint import HttpDrivers
+from moorage_operator.fleet_source import FleetSource
 from moorage_operator.kube.client import KubeCluster, configuration
 from moorage_operator.leader import Leader, LeaseTimes
 from moorage_operator.lineages import ChosenLineages
@@ -447,6 +448,7 @@ async def build(
         shows=lambda one: not namespaces.problem(one if settings.watch_namespaces else None),
         # Without a Lease there is nothing by which another operator could know this one.
         ownership=ownership if leader is not None else None,
+        fleet=FleetSource(settings.fleet, asyncio.get_running_loop().time),
     )
     queue = WorkQueue(reconciler.reconcile, settings.workers, waited=metrics.waited)
     return App(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+from moorage_api.fleet import Fleet
 from moorage_api.snapshot import FINAL_STATES
 from moorage_api.status import OperatorView
 from moorage_operator.act import Actor, Subject
@@ -94,6 +95,7 @@ class Reconciler:
         shows: whether watches show what happens in a namespace.
         ownership: whose jobs are; None if all are this operator's.
         aside: around what waits for a driver, so that nothing else waits with it.
+        fleet: what holds for many jobs, as it is now.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Reconciler:
         shows: Callable[[str], bool] = lambda _: True,
         ownership: Ownership | None = None,
         aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        fleet: Callable[[], Fleet] = Fleet,
     ) -> None:
         self._cluster, self._clock, self._config = cluster, clock, config
         self._decide_job, self._decide_snapshot = decide_job, decide_snapshot
@@ -134,9 +137,11 @@ class Reconciler:
             Authorities(cluster),
             self.specs,
             self.directories,
+            fleet,
             aside=aside,
         )
         self._watched, self._shows, self._ownership = watched, shows, ownership
+        self._fleet = fleet
         self._looker = self._observer
         if watched is not None:
             self._looker = self._observer.on(CachedReads(watched, cluster))
@@ -264,7 +269,7 @@ class Reconciler:
         if body is None or not memory.may_look(body):
             return None
         memory.begin(body["metadata"]["uid"])
-        memory.rest, memory.mark = None, mark
+        memory.rest, memory.mark, memory.fleet = None, mark, self._fleet().digest
         try:
             if ref.kind == "StatefulSparkJob":
                 return await self._look_at_job(body, memory, heard)
@@ -293,6 +298,8 @@ class Reconciler:
         if watched.mark_of(ref.namespace, ref.name) != memory.mark:
             return False
         if self.directories.rival(f"{ref.namespace}/{ref.name}") != rest.rival:
+            return False
+        if self._fleet().digest != memory.fleet:
             return False
         return rest.stands(self._clock.now(), heard.report if heard is not None else None)
 

@@ -59,6 +59,7 @@ class Memory:
     seen: str = ""
     rest: Rest | None = None  # what the last look decided, if that was nothing
     mark: int = 0  # of the watch cache, before that look
+    fleet: str = ""  # the hash of the fleet file, before that look
     live: float = float("-inf")  # when everything was last read live, on the loop's clock
     aside: Setback = field(default_factory=Setback)  # of effects whose failure does not end a pass
     _told: dict[tuple[str, str], None] = field(default_factory=dict)

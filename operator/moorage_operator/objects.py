@@ -19,6 +19,7 @@ from moorage_api import API_VERSION, KIND, JobSpec, Problem, cluster_problems
 from moorage_api.changes import is_same_job, spec_hash
 from moorage_api.compute import Scaling
 from moorage_api.explain import judge
+from moorage_api.fleet import digest_of, with_defaults
 from moorage_api.job import StatefulSparkJob
 from moorage_api.problems import field_name
 from moorage_api.snapshot import FINAL_STATES, JobRef, SnapshotSpec, SnapshotStatus
@@ -156,6 +157,8 @@ def _garbled(error: ValidationError) -> str:
 
 
 _AT_ONCE = 32
+_PROFILES_KEPT = 2
+"""Of a job: the one that it goes by, and the one that is to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,8 @@ class JudgedSpecs:
 
     def __init__(self) -> None:
         self._known: dict[str, Judged] = {}
+        # With a profile's values: by job, then by the hash of those
+        self._with_defaults: dict[str, dict[str, Judged]] = {}
 
     def of(self, body: Object) -> Judged:
         """The job's spec, judged now unless it was before."""
@@ -182,6 +187,20 @@ class JudgedSpecs:
         if known is None or not _is_of(known, body):
             known = self._known[who] = _judge(body)
         return known
+
+    def with_defaults(self, body: Object, values: Mapping[str, Any]) -> Judged:
+        """The job's spec with a profile's values where it says none of its own."""
+        if not values:
+            return self.of(body)
+        known, key = self._with_defaults.setdefault(_who(body), {}), digest_of(values)
+        for old in [old for old, one in known.items() if not _is_of(one, body)]:
+            del known[old]
+        if key not in known:
+            if len(known) >= _PROFILES_KEPT:
+                known.clear()
+            spec = with_defaults(body.get("spec") or {}, values)
+            known[key] = _judge({**body, "spec": spec})
+        return known[key]
 
     async def learn(self, bodies: Sequence[Object]) -> None:
         """Judge what is not known of so many jobs, beside the loop."""
@@ -194,6 +213,7 @@ class JudgedSpecs:
     def forget(self, who: str) -> None:
         """A job, as `namespace/name`, is gone."""
         self._known.pop(who, None)
+        self._with_defaults.pop(who, None)
 
     def _knows(self, body: Object) -> bool:
         known = self._known.get(_who(body))
@@ -227,10 +247,14 @@ def _who(body: Object) -> str:
 
 
 HASH_ANNOTATION = "moorage.dev/spec-hash"
+PROFILE_ANNOTATION = "moorage.dev/profile-hash"
 
 
-def revision_body(meta: Meta, name: str, number: int, digest: str, spec: JobSpec) -> Object:
-    """The ControllerRevision that keeps a spec."""
+def revision_body(
+    meta: Meta, name: str, number: int, digest: str, spec: JobSpec, profile: str = ""
+) -> Object:
+    """The ControllerRevision that keeps a spec, with a hash of the profile that is in it."""
+    notes = {HASH_ANNOTATION: digest, **({PROFILE_ANNOTATION: profile} if profile else {})}
     return {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
@@ -238,7 +262,7 @@ def revision_body(meta: Meta, name: str, number: int, digest: str, spec: JobSpec
             "name": name,
             "namespace": meta.namespace,
             "labels": names.labels(meta),
-            "annotations": {HASH_ANNOTATION: digest},
+            "annotations": notes,
             "ownerReferences": [dict(names.owner_reference(meta))],
         },
         "revision": number,
@@ -254,8 +278,9 @@ def read_revision(body: Object) -> Revision | None:
         spec = JobSpec.model_validate(data.get("spec"), extra="ignore")
     except ValidationError:
         return None
-    digest = (meta.get("annotations") or {}).get(HASH_ANNOTATION) or spec_hash(spec)
-    return Revision(meta["name"], int(body.get("revision") or 0), digest, spec)
+    notes = meta.get("annotations") or {}
+    digest, profile = notes.get(HASH_ANNOTATION) or spec_hash(spec), notes.get(PROFILE_ANNOTATION)
+    return Revision(meta["name"], int(body.get("revision") or 0), digest, spec, profile or "")
 
 
 def known_spec(
@@ -264,8 +289,13 @@ def known_spec(
     revisions: Mapping[str, Revision],
     default_backend: str,
     now: datetime,
+    profile: str = "",
 ) -> tuple[JobSpec | None, str]:
-    """The newest spec with its state backend and the parallelism that holds, and its hash."""
+    """The newest spec with its state backend and the parallelism that holds, and its hash.
+
+    Args:
+        profile: the hash of the profile that it was judged with.
+    """
     if judged.spec is None:
         return None, judged.digest
     spec = with_backend(judged.spec, status, revisions, default_backend)
@@ -273,7 +303,7 @@ def known_spec(
     same = spec.state.effective_backend == judged.spec.state.effective_backend
     same = same and spec.scaling.parallelism == judged.spec.scaling.parallelism
     digest = judged.digest if same else spec_hash(spec)
-    return spec, same_hash(spec, digest, judged.generation or 0, revisions)
+    return spec, same_hash(spec, digest, judged.generation or 0, revisions, profile)
 
 
 def with_backend(
@@ -338,7 +368,11 @@ def _advised(scaling: Scaling, status: JobStatus) -> int:
 
 
 def same_hash(
-    spec: JobSpec, digest: str, generation: int, revisions: Mapping[str, Revision]
+    spec: JobSpec,
+    digest: str,
+    generation: int,
+    revisions: Mapping[str, Revision],
+    profile: str = "",
 ) -> str:
     """The hash by which a spec is known: that of the revision that asks for the same job, if any.
 
@@ -352,7 +386,7 @@ def same_hash(
     if any(one.spec_hash == digest for one in revisions.values()):
         return digest
     # A job that never ran follows the cluster's default to another backend without any edit.
-    # And an autoscaler goes to another parallelism.
+    # And an autoscaler goes to another parallelism, and a restart takes another profile.
     backend, width = spec.state.effective_backend, spec.scaling.parallelism
     unedited = (
         one
@@ -360,6 +394,7 @@ def same_hash(
         if one.number == generation
         and one.spec.state.effective_backend == backend
         and one.spec.scaling.parallelism == width
+        and one.profile == profile
     )
     equal = (one for one in revisions.values() if is_same_job(one.spec, spec))
     found = next(unedited, None) or next(equal, None)

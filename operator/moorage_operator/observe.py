@@ -15,7 +15,10 @@ from typing import Any
 
 import msgspec
 
+from moorage_api import JobSpec
 from moorage_api.driver import ENDPOINT_PORT, DriverState, certificate_name
+from moorage_api.fleet import Fleet
+from moorage_api.lifecycle import OperatorSettings
 from moorage_api.status import JobStatus
 from moorage_operator.children import names
 from moorage_operator.decide.health import UNTRUSTED
@@ -26,7 +29,6 @@ from moorage_operator.objects import (
     held_until,
     is_controlled_by,
     is_newer,
-    known_spec,
     meta_of,
     read_job_status,
     read_revision,
@@ -47,6 +49,7 @@ from moorage_operator.ports import (
     Reads,
     WallClock,
 )
+from moorage_operator.profiles import effective
 from moorage_operator.references import fact_problems
 from moorage_operator.store_access import last_end, store_refs, store_task_refs
 from moorage_operator.tokens import Authorities, Tokens
@@ -188,6 +191,7 @@ class Observer:
     specs: JudgedSpecs  # what the newest specs say
     # Which job has which checkpoint directory, as far as this process has seen
     directories: CheckpointDirectories
+    fleet: Callable[[], Fleet] = Fleet  # what holds for many jobs, as it is now
     report_timeout: float = 3.0  # seconds that a driver has to say how it is
     # Around what waits for a driver: the pass needs no worker meanwhile
     aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
@@ -228,14 +232,22 @@ class Observer:
             return replace(world, namespace_terminating=going)
         drivers, executors, beside = await self._pods(meta, status)
         revisions = await self._revisions_of(meta, status)
-        spec, digest = known_spec(judged, status, revisions, self.config.state_backend, world.now)
-        held = held_until(judged.spec, status, revisions, world.now) if judged.spec else None
+        fleet, backend = self.fleet(), self.config.state_backend
+        found = effective(body, meta, self.specs, status, revisions, fleet, backend, world.now)
+        declared, good = found.judged.spec, found.spec
+        if found.problems and status.attempt.revision in revisions:
+            good = revisions[status.attempt.revision].spec
+        held = held_until(declared, status, revisions, world.now) if declared else None
         world = replace(
             world,
-            declared_parallelism=judged.spec.scaling.parallelism if judged.spec else 0,
+            config=_patient(self.config, good),
+            declared_parallelism=declared.scaling.parallelism if declared else 0,
             parallelism_held_until=held,
-            spec=spec,
-            spec_hash=digest,
+            spec=found.spec,
+            spec_hash=found.digest,
+            problems=found.problems,
+            profile=found.profile,
+            profile_waits=found.waits,
             drivers=drivers,
             executors=executors,
             standby_executors=beside,
@@ -541,6 +553,17 @@ class Observer:
 
     def _readable(self, meta: Meta, what: str) -> None:
         self._failing.get(f"{meta.namespace}/{meta.name}", {}).pop(what, None)
+
+
+def _patient(config: Config, spec: JobSpec | None) -> Config:
+    """As the operator is set up, but for what the job says."""
+    own = spec.operator if spec is not None else OperatorSettings()
+    given = {
+        name: getattr(own, name).seconds
+        for name in OperatorSettings.model_fields
+        if getattr(own, name) is not None
+    }
+    return replace(config, **given) if given else config
 
 
 def _named(status: Mapping[str, Any]) -> set[str]:

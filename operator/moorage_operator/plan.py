@@ -28,6 +28,7 @@ class SaveRevision:
     name: str
     number: int
     spec_hash: str
+    profile: str = ""  # the hash of the profile that is in the spec
 
 
 @dataclass(frozen=True, slots=True)

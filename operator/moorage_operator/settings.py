@@ -86,6 +86,10 @@ class Settings(BaseModel):
     state_backend: Annotated[Backend, AfterValidator(for_every_job)] = DEFAULT_BACKEND
     """The state backend of jobs that have no state yet and whose spec names none."""
 
+    fleet: Path | None = None
+    """A file with profiles of defaults and limits of jobs, such as a mounted ConfigMap's; it is
+    read again when it changes. None: there are none."""
+
     identity: str = ""
     """Names this process in the Lease; the pod's name is good. Empty: the host's name."""
 

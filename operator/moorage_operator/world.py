@@ -14,7 +14,7 @@ from moorage_api import JobSpec, Problem
 from moorage_api.driver import DriverEnd, DriverState
 from moorage_api.snapshot import SnapshotSpec, SnapshotStatus
 from moorage_api.state import DEFAULT_BACKEND
-from moorage_api.status import JobStatus
+from moorage_api.status import JobStatus, ProfileStatus
 
 _LONGEST_VALUE = 256
 _MARK = 32
@@ -68,6 +68,7 @@ class Revision:
     # made it
     spec_hash: str
     spec: JobSpec
+    profile: str = ""  # the hash of the profile that is in the spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +252,9 @@ class JobWorld:
     namespace_terminating: bool = False  # the namespace is being deleted
     # What the object says, where `spec` has the parallelism that holds
     declared_parallelism: int = 0
+    profile: ProfileStatus | None = None  # the defaults that `spec` has of many jobs
+    # Fields that differ by what is to be taken with the next restart
+    profile_waits: tuple[str, ...] = ()
     # While another one is declared and waits
     parallelism_held_until: datetime | None = None
 

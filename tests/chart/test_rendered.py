@@ -10,6 +10,7 @@ import yaml
 from moorage_testing.chart import CASES, CHART, NAMESPACE, RELEASE, ROOT, of_kind
 from moorage_testing.crd import structural_faults
 
+from moorage_api.fleet import read_fleet
 from moorage_operator.settings import Settings, read_settings
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -229,6 +230,20 @@ def test_values_reach_the_operators_settings(rendered):
     assert read_settings([], environment(rendered["minimal"])).leader_election is False
 
 
+def test_the_fleet_file_is_mounted_where_the_operator_reads_it(rendered):
+    (file,) = [one for one in rendered["full"] if one["metadata"]["name"].endswith("-fleet")]
+    fleet = read_fleet(file["data"]["fleet.yaml"].encode())
+    assert (fleet.problems, fleet.limits("jobs-a").executors) == ((), 64)
+    assert fleet.profile("jobs-b", None).values == {"checkpoint": {"interval": "30s"}}
+    for case, name in (("full", file["metadata"]["name"]), ("namespaced", "rules")):
+        settings = read_settings([], environment(rendered[case]))
+        pod = pod_of(rendered[case])["spec"]
+        volumes = {one["name"]: one for one in pod["volumes"]}
+        assert volumes["fleet"]["configMap"] == {"name": name, "optional": True}
+        mounts = {one["name"]: one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
+        assert str(settings.fleet) == f"{mounts['fleet']}/fleet.yaml"
+
+
 def test_without_a_lease_two_operators_are_never_there_at_once(rendered):
     (alone,) = of_kind(rendered["minimal"], "Deployment")
     assert alone["spec"]["strategy"] == {"type": "Recreate"}
@@ -303,6 +318,7 @@ def test_an_api_server_would_take_the_definitions(rendered, case):
             ["shards={aaaaaaaaaaaaaaaaaaaa}", f"fullnameOverride={'b' * 50}"],
             "would have 78 characters of at most 63; set a shorter fullnameOverride",
         ),
+        (["fleet.configMap=a", "fleet.profile=b"], "leave out the other"),
         (["replicaCount=2"], "replicaCount"),
     ],
 )

@@ -86,6 +86,28 @@ annotations:
 {{- printf "%s-leader" (include "moorage.operatorName" .) }}
 {{- end }}
 
+{{/* The fleet file as values say it; empty if they say nothing. */}}
+{{- define "moorage.fleetRules" -}}
+{{- $said := dict }}
+{{- range $name := list "profile" "profiles" "limits" "namespaces" }}
+{{- with get $.Values.fleet $name }}
+{{- $said = set $said $name . }}
+{{- end }}
+{{- end }}
+{{- with $said }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The ConfigMap with the fleet file; empty if there is none. */}}
+{{- define "moorage.fleetName" -}}
+{{- if .Values.fleet.configMap }}
+{{- .Values.fleet.configMap }}
+{{- else if include "moorage.fleetRules" . }}
+{{- printf "%s-fleet" (include "moorage.fullname" .) }}
+{{- end }}
+{{- end }}
+
 {{/* The namespaces with jobs, as a JSON list; it may be empty. */}}
 {{- define "moorage.jobNamespaces" -}}
 {{- .Values.jobs.namespaces | default .Values.watchNamespaces | uniq | toJson }}
@@ -125,6 +147,9 @@ annotations:
 {{- fail (printf "jobs.namespaces names %s, which is not in watchNamespaces: no operator would look after its jobs; add it to watchNamespaces" .) }}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- if and .Values.fleet.configMap (include "moorage.fleetRules" .) }}
+{{- fail (printf "fleet has rules of its own, and fleet.configMap is %s: only one of them can hold; leave out the other" .Values.fleet.configMap) }}
 {{- end }}
 {{- if and .Values.metrics.serviceMonitor.enabled .Values.metrics.podMonitor.enabled }}
 {{- fail "metrics.serviceMonitor.enabled and metrics.podMonitor.enabled are both true: everything would be counted twice; set one of them to false" }}

@@ -12,6 +12,7 @@ import yaml
 
 from moorage_api import API_VERSION, KIND, JobSpec
 from moorage_api.driver import ENDPOINT_PORT, METRICS_PATH, StartOrder, certificate_name
+from moorage_api.lifecycle import OperatorSettings
 from moorage_api.model import Model
 from moorage_operator.children.names import (
     config_map_name,
@@ -118,7 +119,8 @@ def job_document(meta: Meta, spec: JobSpec) -> Object:
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
-        "spec": _said(spec),
+        # What is between the job and the operator is no business of a driver that may not know it.
+        "spec": _said(spec.model_copy(update={"profile": None, "operator": OperatorSettings()})),
     }
 
 

@@ -34,6 +34,7 @@ from moorage_operator.decide.next_operation import (
 from moorage_operator.decide.observed import observe_attempt, rebuild
 from moorage_operator.decide.operations import leave_block
 from moorage_operator.decide.phase import message, phase
+from moorage_operator.decide.profile import show_profile
 from moorage_operator.decide.rollback import follow_rollback, note_restored
 from moorage_operator.decide.specs import desired, is_valid, policy, renew_rejection
 from moorage_operator.decide.start import fencing, starting, verifying
@@ -168,6 +169,7 @@ def _say_blind(draft: Draft, pods: Unreadable) -> None:
 def _describe(draft: Draft) -> None:
     """Derive what people and tools read."""
     show_pods(draft)
+    show_profile(draft)
     if is_valid(draft) and draft.status.observed_generation != draft.meta.generation:
         tell_edit(draft)
     draft.put(observed_generation=draft.meta.generation)

@@ -15,6 +15,7 @@ from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import checkpoint_due, estranged, trouble
 from moorage_operator.decide.phase import PAUSED, is_suspended, slow_start, stuck, stuck_executor
 from moorage_operator.decide.preflight import preflight_text
+from moorage_operator.decide.profile import waiting_text
 from moorage_operator.decide.rollback import hindrance, is_late
 from moorage_operator.decide.specs import is_new_nonce, newest_name, policy, running_spec
 from moorage_operator.decide.standby import standby_text
@@ -207,7 +208,7 @@ def _reconciled(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
         return _Said("False", "OperationUnderWay", f"{status.operation.type} is under way")
     current = draft.attempt.revision == newest and not (draft.is_active and is_new_nonce(draft))
     if is_suspended(draft) or current:
-        return _Said("True", "UpToDate")
+        return _Said("True", "UpToDate", waiting_text(draft))
     if draft.is_paused:
         return _Said("False", "Paused", PAUSED)
     sought = is_new_nonce(draft) and draft.is_active

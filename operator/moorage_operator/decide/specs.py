@@ -81,7 +81,8 @@ def keep_revision(draft: Draft, name: str) -> bool:
     if name in draft.world.revisions:
         return True
     if name == newest_name(draft):
-        draft.do(SaveRevision(name, draft.meta.generation, draft.world.spec_hash))
+        profile = draft.world.profile.digest if draft.world.profile is not None else ""
+        draft.do(SaveRevision(name, draft.meta.generation, draft.world.spec_hash, profile))
     return False
 
 

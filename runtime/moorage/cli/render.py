@@ -11,7 +11,11 @@ import typer
 import yaml
 
 from moorage.cli.checks import checked_job
+from moorage_api import ManifestError, Problem, StatefulSparkJob, cluster_problems
 from moorage_api.crds import job_crd, snapshot_crd
+from moorage_api.explain import judge
+from moorage_api.fleet import limit_problems, read_fleet, with_defaults
+from moorage_api.problems import field_name
 from moorage_state.errors import UserError
 
 DRIVER_RULES = [
@@ -46,6 +50,14 @@ def render(
         typer.Argument(metavar="[JOB.yaml]", help="A job, to be part of it.", show_default=False),
     ] = None,
     *,
+    fleet: Annotated[
+        Path | None,
+        typer.Option(
+            help="The operator's fleet file: the job is shown with its profile's values, and is "
+            "held to its limits.",
+            show_default=False,
+        ),
+    ] = None,
     namespace: Annotated[
         str | None,
         typer.Option("--namespace", "-n", help="Of jobs; the job's own, or default, without it."),
@@ -68,6 +80,9 @@ def render(
         namespace = namespace or found.namespace
         job = yaml.safe_load(manifest.read_text(encoding="utf-8"))
         job["metadata"]["namespace"] = namespace or "default"
+        if fleet is not None:
+            job = _in_fleet(job, manifest, fleet)
+            account = job["spec"].get("serviceAccountName") or _USUAL_ACCOUNT
     documents, parts = [], []
     if definitions:
         documents += [job_crd(), snapshot_crd()]
@@ -79,6 +94,29 @@ def render(
         parts.append(f"the job {job['metadata']['name']}")
     typer.echo(_HEAD.format(what=", ".join(parts)), nl=False)
     typer.echo(yaml.safe_dump_all(documents, sort_keys=False, explicit_start=True), nl=False)
+
+
+def _in_fleet(job: dict[str, Any], manifest: Path, file: Path) -> dict[str, Any]:
+    """The job as the operator goes by it; refuses what the operator would."""
+    try:
+        rules = read_fleet(file.read_bytes())
+    except OSError as error:
+        raise UserError(f"the fleet file cannot be read: {file}: {error.strerror}") from error
+    if rules.problems:
+        raise ManifestError(str(file), rules.problems)
+    namespace, spec = job["metadata"]["namespace"], job["spec"]
+    profile = rules.profile(namespace, spec.get("profile"))
+    if profile.values is None:
+        raise ManifestError(str(manifest), profile.problems)
+    filled = {**job, "spec": with_defaults(spec, profile.values)}
+    verdict = judge(filled)
+    if not isinstance(verdict, StatefulSparkJob):
+        found = [Problem(field_name(one.path), one.reason, one.fix) for one in verdict]
+        raise ManifestError(f"{manifest} with profile {profile.name}", found)
+    beyond = [*cluster_problems(verdict), *limit_problems(rules.limits(namespace), verdict.spec)]
+    if beyond:
+        raise ManifestError(f"{manifest} with {file}", beyond)
+    return filled
 
 
 def account_of(name: str, namespace: str) -> list[dict[str, Any]]:

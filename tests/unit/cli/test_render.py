@@ -77,3 +77,45 @@ def test_a_manifest_that_no_cluster_would_take_is_not_rendered(moorage, cluster_
     cluster_job.write_text(JOB.replace("parallelism: 2", "parallelism: none"))
     status, out, err = moorage("render", cluster_job)
     assert (status, out, "parallelism" in err) == (2, "", True)
+
+
+FLEET = """
+profile: standard
+profiles: {standard: {serviceAccountName: theirs, checkpoint: {interval: 30s}}}
+limits: {executors: 1}
+"""
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET)
+    return path
+
+
+def test_with_a_fleet_the_job_has_the_values_of_its_profile(moorage, cluster_job, fleet):
+    status, out, _ = moorage("render", cluster_job, "--no-definitions", "--fleet", fleet)
+    assert status == 0
+    job = list(yaml.safe_load_all(out))[-1]
+    assert job["spec"]["checkpoint"] == {"interval": "30s"}
+    assert job["spec"]["serviceAccountName"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("executors: 1", "executors: 0", "limits.executors"),
+        ("profile: standard", "profile: other", "has no such profile"),
+        ("30s", "soon", "checkpoint.interval"),
+        ("executors: 1", "parallelism: 1", "limits.parallelism is 1"),
+        ("30s}", "30s}, driver: {memory: 1Mi}", "driver.memory 1Mi is below"),
+    ],
+)
+def test_what_the_operator_would_refuse_is_not_rendered(
+    moorage, cluster_job, fleet, old, new, words
+):
+    fleet.write_text(FLEET.replace(old, new))
+    status, out, err = moorage("render", cluster_job, "--fleet", fleet)
+    assert status != 0
+    assert not out
+    assert words in " ".join(err.split())

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,8 @@ def _filled(model):
             return get_args(annotation)[-1]
         if get_origin(annotation) is tuple:
             return [value(get_args(annotation)[0])]
+        if get_origin(annotation) is Mapping:
+            return {"name": "text"}
         if get_args(annotation):
             return value(get_args(annotation)[0])
         samples = {int: 7, float: 0.5, bool: True, str: "text"}

@@ -317,6 +317,7 @@ OTHERS = [
     {"spec.state.savepointDir": "s3://state"},
     {"spec.checkpoint.timeout": "0s"},
     {"spec.driver.cpuRequest": 0},
+    {"spec.operator.startTimeout": "9s"},
     {"spec.state.local": {"type": "EmptyDir", "size": "1k"}},
     {
         "spec.executor.sidecar.resources": {

@@ -28,6 +28,10 @@
 - name: MOORAGE_STATE_BACKEND
   value: {{ . | quote }}
 {{- end }}
+{{- if include "moorage.fleetName" . }}
+- name: MOORAGE_FLEET
+  value: /etc/moorage/fleet.yaml
+{{- end }}
 - name: MOORAGE_LEADER_ELECTION
   value: {{ .Values.leaderElection.enabled | quote }}
 {{- if .Values.leaderElection.enabled }}

@@ -6,6 +6,7 @@ from typing import Any
 
 from moorage_api.crds import job_crd
 from moorage_api.driver import DriverState
+from moorage_api.fleet import Fleet, read_fleet
 from moorage_api.status import JobStatus, read_status
 from moorage_operator.decide import decide_job
 from moorage_operator.loop import Reconciler
@@ -59,6 +60,7 @@ class Operator:
             decide_snapshot=decide_snapshot,
             wake=lambda ref: self.due.__setitem__(ref, 0.0),
             watched=self.watched,
+            fleet=lambda: world.fleet,
         )
         self.due: dict[Ref, float] = {}
         self._world = world
@@ -115,6 +117,7 @@ class World:
         self.namespace = self.site.namespace
         self.operators_namespace = "moorage-system"
         self.state_backend = "rocksdb"
+        self.fleet = Fleet()
         self.clock = FakeClock()
         self.buckets = Buckets()
         self.api = self.site.begin(self.clock.now)
@@ -195,6 +198,10 @@ class World:
             assert restored.explicit or restored.epoch >= restored.newest, (
                 f"state was lost: {restored}\n{self.describe()}"
             )
+
+    def set_fleet(self, text: str) -> None:
+        """The fleet file says this from now on."""
+        self.fleet = read_fleet(text.encode())
 
     # -- what people do ------------------------------------------------------------------------
 

@@ -1,0 +1,117 @@
+"""Which defaults of many jobs a job goes by, and what its spec is with them. Pure.
+
+A job keeps the values of its profile in its status, as they were when it took them. So an edit of a
+profile stops no stream: what needs no restart is taken at once, and what needs one waits, whole,
+until the job starts anew in any case. That is an edit that restarts it, moorage.dev/restart, or a
+suspended job that is to run again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from moorage_api import JobSpec, Problem
+from moorage_api.changes import classify, is_same_job
+from moorage_api.fleet import NO_PROFILE, Fleet, digest_of, limit_problems
+from moorage_api.status import JobStatus, ProfileStatus
+from moorage_operator.objects import Judged, JudgedSpecs, known_spec
+from moorage_operator.ports import Object
+from moorage_operator.world import Meta, Revision
+
+_RESTARTS = ("Upgrade", "Redeploy")
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """A job's newest spec, with everything that is not said in it filled in."""
+
+    judged: Judged  # with the profile's values, and else as the object says it
+    spec: JobSpec | None  # with the backend and the parallelism that hold, too
+    digest: str
+    problems: tuple[Problem, ...]
+    profile: ProfileStatus | None  # what the status is to say of it
+    waits: tuple[str, ...] = ()  # fields that other defaults would change, and have to wait
+
+
+def effective(
+    body: Object,
+    meta: Meta,
+    specs: JudgedSpecs,
+    status: JobStatus,
+    revisions: Mapping[str, Revision],
+    fleet: Fleet,
+    default_backend: str,
+    now: datetime,
+) -> Effective:
+    """The spec that a job is to go by now."""
+
+    def known(values: Mapping[str, Any]) -> tuple[Judged, JobSpec | None, str]:
+        judged = specs.with_defaults(body, _without_backend(values))
+        backend = _backend(values) or default_backend
+        digest = digest_of(values)
+        return judged, *known_spec(judged, status, revisions, backend, now, digest)
+
+    today = fleet.profile(meta.namespace, _named(body))
+    held, waits = status.profile or ProfileStatus(), tuple[str, ...]()
+    (judged, spec, digest), profile = known(held.values), status.profile
+    if today.values is not None:
+        profile = _shown(today.name, today.values)
+    if today.values is not None and today.digest != held.digest:
+        new = known(today.values)
+        if _takes(meta, status, revisions, spec, new[0], new[1]):
+            judged, spec, digest = new
+        else:
+            waiting = today.digest or NO_PROFILE
+            profile = held.model_copy(update={"waiting": waiting})
+            if spec is not None and new[1] is not None:
+                waits = classify(spec, new[1]).fields
+    beyond = limit_problems(fleet.limits(meta.namespace), spec) if spec is not None else ()
+    problems = (*judged.problems, *today.problems, *beyond)
+    return Effective(judged, spec, digest, problems, profile, waits)
+
+
+def _takes(
+    meta: Meta,
+    status: JobStatus,
+    revisions: Mapping[str, Revision],
+    old: JobSpec | None,
+    judged: Judged,
+    new: JobSpec | None,
+) -> bool:
+    """Whether the job goes by the new values from now on."""
+    if status.attempt.number == 0:
+        return True
+    asked = meta.annotation("restart")
+    if asked and asked != status.snapshots.last_trigger.restart:
+        return True
+    if old is None:
+        return False
+    if old.desired_state == "Running" and status.reconciliation.desired_state == "Suspended":
+        return True
+    running = revisions.get(status.attempt.revision)
+    if running is not None and classify(running.spec, old).kind in _RESTARTS:
+        return True
+    return new is not None and not judged.problems and is_same_job(old, new)
+
+
+def _shown(name: str, values: Mapping[str, Any]) -> ProfileStatus | None:
+    return ProfileStatus(name=name, digest=digest_of(values), values=values) if name else None
+
+
+def _named(body: Object) -> str | None:
+    spec = body.get("spec")
+    named = spec.get("profile") if isinstance(spec, dict) else None
+    return named if isinstance(named, str) else None
+
+
+def _backend(values: Mapping[str, Any]) -> str:
+    """Its state backend is a default as the operator's is: a job that has begun keeps its own."""
+    state = values.get("state")
+    return str(state.get("backend") or "") if isinstance(state, Mapping) else ""
+
+
+def _without_backend(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not _backend(values):
+        return values
+    return {**values, "state": {k: v for k, v in values["state"].items() if k != "backend"}}
