@@ -1,6 +1,6 @@
 # Every target sets up the environment first: `make demo` works on a fresh Debian with Python 3.11.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test helm check format bench bench-snapshots bench-scale soak docs docs-check oldest-spark e2e browser package image clean
+.PHONY: help setup demo test helm check format bench bench-snapshots bench-scale soak docs docs-check oldest-spark e2e browser dist package image clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -99,6 +99,9 @@ docs-check: docs $(STAMP) ## build the site, and type in what its pages show, wi
 # Needs Chromium and npm; no part of `make test`.
 browser: $(STAMP) ## look at the page in Chromium: screenshots, and what axe-core finds
 	$(BIN)/python scripts/browser.py $(ARGS)
+
+dist: $(STAMP) ## build wheel and sdist, and look whether all is in them
+	$(BIN)/python scripts/package.py --only-build
 
 package: $(STAMP) ## build wheel and sdist, install each extra in an empty environment, try it, write its SBOM
 	$(BIN)/python scripts/package.py

@@ -1,13 +1,16 @@
 """Build what is published, and try it as a stranger would.
 
-    make package
+    make dist       # wheel and sdist, and whether all is in them
+    make package    # the same, and all that follows
 
-leaves in `dist/` the wheel and the sdist, and for each way of installing (`run`, `operator`, `dev`)
-a bill of materials (CycloneDX) and a list of licences. Each way is installed from the wheel into an
-empty environment and used there without this checkout: a job counts, the operator says how it is
-used, the tests of a new job pass.
+Both leave the wheel and the sdist in `dist/`; the second also, for each way of installing (`run`,
+`operator`, `dev`), a bill of materials (CycloneDX) and a list of licences. Each way is installed
+from the wheel into an empty environment and used there without this checkout: a job counts, the
+operator says how it is used, the tests of a new job pass.
 """
 
+import argparse
+import email
 import json
 import os
 import shutil
@@ -17,12 +20,19 @@ import sys
 import tempfile
 import time
 import venv
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 CONSTRAINTS = ROOT / "constraints.txt"
+PACKAGES = (
+    "backends/moorage_state",
+    "operator/moorage_api",
+    "operator/moorage_operator",
+    "runtime/moorage",
+)
 # What looks at an environment without being installed in it.
 TOOLS = ("build==1.6.1", "cyclonedx-bom==7.5.0", "pip-licenses==5.5.5")
 
@@ -98,13 +108,33 @@ def environment(folder: Path, *packages: str) -> Path:
     return python
 
 
-def built(tools: Path) -> Path:
+def built(tools: Path, *options: str) -> Path:
     """The wheel, made from the sdist, as an index would have both."""
     shutil.rmtree(DIST, ignore_errors=True)
     say("building the sdist, and the wheel from it")
-    call([tools, "-m", "build", "--outdir", DIST, ROOT], ROOT)
+    call([tools, "-m", "build", *options, "--outdir", DIST, ROOT], ROOT)
     (wheel,) = DIST.glob("*.whl")
+    check_whole(wheel)
     return wheel
+
+
+def check_whole(wheel: Path) -> None:
+    """Every file of our packages is in the wheel, and so is what an index shows of it."""
+    tracked = call(["git", "ls-files", *PACKAGES], ROOT).split()
+    wanted = {path.partition("/")[2] for path in tracked}
+    with zipfile.ZipFile(wheel) as archive:
+        found = set(archive.namelist())
+        (name,) = (one for one in found if one.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    if missing := sorted(wanted - found):
+        sys.exit(f"package: not in {wheel.name}: {missing[:10]}")
+    typed = {f"{Path(one).name}/py.typed" for one in PACKAGES}
+    if untyped := sorted(typed - found):
+        sys.exit(f"package: no py.typed in {wheel.name}: {untyped}")
+    told = ("Summary", "License-Expression", "Requires-Python", "Classifier", "Project-URL")
+    if absent := [field for field in told if not metadata.get_all(field)]:
+        sys.exit(f"package: {wheel.name} does not tell: {absent}")
+    say(f"{wheel.name}: {len(wanted)} files of ours, all there")
 
 
 def described(tools: Path, python: Path, way: str) -> None:
@@ -167,6 +197,11 @@ def try_dev(python: Path, folder: Path) -> None:
 
 def main() -> None:
     """Build, install each way, try it, describe it."""
+    parser = argparse.ArgumentParser(prog="make package")
+    parser.add_argument("--only-build", action="store_true", help="with what is installed here")
+    if parser.parse_args().only_build:
+        built(Path(sys.executable), "--no-isolation")
+        return
     ways = {"run": try_run, "operator": try_operator, "dev": try_dev}
     with tempfile.TemporaryDirectory(prefix="moorage-package-") as name:
         folder = Path(name)
