@@ -70,7 +70,7 @@ bench-scale: $(STAMP) ## measure how costs grow with jobs, histories and fleets
 	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 soak: $(STAMP) oldest-spark ## run the long tests: make soak TIME=2h
-	$(PYTEST) -m soak --timeout=0 --soak-time=$(TIME) $(ARGS)
+	$(PYTEST) -m "soak and not e2e" --timeout=0 --soak-time=$(TIME) $(ARGS)
 
 $(OLDEST)/.moorage-setup: pyproject.toml constraints.txt scripts/setup.sh
 	@VENV=$(OLDEST) SPARK=4.1 scripts/setup.sh
@@ -81,7 +81,7 @@ oldest-spark: $(OLDEST)/.moorage-setup ## run the tests with Spark on the oldest
 	$(OLDEST)/bin/python -m pytest -p no:cacheprovider tests/spark tests/chaos $(ARGS)
 
 e2e: $(STAMP) helm ## run the tests that need a Kubernetes cluster: make e2e ARGS='--kubeconfig FILE'
-	$(PYTEST) -m e2e tests/e2e $(ARGS)
+	$(PYTEST) -m "e2e and not soak" tests/e2e $(ARGS)
 
 $(SITE)/.moorage-setup: pyproject.toml constraints.txt | $(STAMP)
 	@$(BIN)/python -m venv $(SITE)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from .e2e_cluster import Cluster, Namespace, wait_until
+from .e2e_cluster import Cluster, Namespace, restricted, wait_until
 from .e2e_images import Images, builder_at_hand
 from .e2e_install import install, make_job_account
 from .ticker import Ticker
@@ -231,35 +231,42 @@ def _users(secret: str) -> dict:
 
 def s3_pod(image: str, pull_policy: str) -> dict:
     """SeaweedFS in one process."""
+    spec = {
+        # Else the service's own variables (S3_PORT) are taken for the program's options.
+        "enableServiceLinks": False,
+        "containers": [
+            {
+                "name": "s3",
+                "image": image,
+                "imagePullPolicy": pull_policy,
+                "command": ["tini", "--", "/opt/weed"],
+                "args": [
+                    "server",
+                    "-dir=/data",
+                    "-ip.bind=0.0.0.0",
+                    "-s3",
+                    "-s3.config=/etc/s3/users.json",
+                    "-volume.max=20",
+                    "-master.volumeSizeLimitMB=64",
+                ],
+                "resources": {"requests": {"cpu": "50m", "memory": "200Mi"}},
+                "readinessProbe": {"tcpSocket": {"port": 8333}, "periodSeconds": 2},
+                "volumeMounts": [
+                    {"name": "users", "mountPath": "/etc/s3"},
+                    {"name": "data", "mountPath": "/data"},
+                ],
+            }
+        ],
+        "volumes": [
+            {"name": "users", "secret": {"secretName": "s3-users"}},
+            {"name": "data", "emptyDir": {}},
+        ],
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "s3", "labels": {"app": "s3"}},
-        "spec": {
-            # Else the service's own variables (S3_PORT) are taken for the program's options.
-            "enableServiceLinks": False,
-            "containers": [
-                {
-                    "name": "s3",
-                    "image": image,
-                    "imagePullPolicy": pull_policy,
-                    "command": ["tini", "--", "/opt/weed"],
-                    "args": [
-                        "server",
-                        "-dir=/data",
-                        "-ip.bind=0.0.0.0",
-                        "-s3",
-                        "-s3.config=/etc/s3/users.json",
-                        "-volume.max=20",
-                        "-master.volumeSizeLimitMB=64",
-                    ],
-                    "resources": {"requests": {"cpu": "50m", "memory": "200Mi"}},
-                    "readinessProbe": {"tcpSocket": {"port": 8333}, "periodSeconds": 2},
-                    "volumeMounts": [{"name": "users", "mountPath": "/etc/s3"}],
-                }
-            ],
-            "volumes": [{"name": "users", "secret": {"secretName": "s3-users"}}],
-        },
+        "spec": restricted(spec),
     }
 
 

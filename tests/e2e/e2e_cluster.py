@@ -11,10 +11,19 @@ from kubernetes import client, config, dynamic
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 
-__all__ = ["Cluster", "Namespace"]
+__all__ = ["Cluster", "Namespace", "restricted", "wait_until"]
 
 GROUP = "moorage.dev/v1alpha1"
 _PROGRAM_SECONDS = 60
+_PROFILE = "pod-security.kubernetes.io/enforce"
+
+
+def restricted(spec: dict[str, Any]) -> dict[str, Any]:
+    """A pod's spec with what the strictest of the Pod Security Standards wants to see in it."""
+    container = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    pod = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    containers = [{**one, "securityContext": container} for one in spec["containers"]]
+    return {**spec, "securityContext": pod, "containers": containers}
 
 
 class Cluster:
@@ -50,7 +59,7 @@ class Cluster:
     @contextmanager
     def namespace(self, name: str, artifacts: Path) -> Iterator["Namespace"]:
         """A namespace of a test's own; what is in it is written to `artifacts` and deleted."""
-        meta = client.V1ObjectMeta(name=name)
+        meta = client.V1ObjectMeta(name=name, labels={_PROFILE: "restricted"})
         self.core.create_namespace(client.V1Namespace(metadata=meta))
         namespace = Namespace(self, name)
         try:
@@ -186,8 +195,8 @@ class Namespace:
         """Run a pod to its end; its phase and its log."""
         self.delete("Pod", name, "v1")
         wait_until(lambda: self.get("Pod", name, "v1") is None, 60, f"pod {name} goes")
-        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-        self.apply(body)
+        meta = {"name": name}
+        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": restricted(spec)})
 
         def ended() -> bool:
             pod = self.get("Pod", name, "v1") or {}

@@ -83,6 +83,18 @@ async def test_a_version_that_gets_nowhere_is_stopped_without_a_checkpoint(stabl
     assert published <= len(stable.buckets.completed("s3://state/clicks"))
 
 
+async def test_a_version_that_is_slow_to_start_publishes_nothing_when_its_time_is_over(stable):
+    stable.drivers.habits.restore = 310.0
+    stable.edit(image=BAD)
+    await stable.until(lambda: "RollbackStarted" in stable.events(), 420)
+    stable.drivers.habits.restore = 3.0
+    await stable.until(lambda: image(stable) == OLD and stable.is_running())
+    slow = [d for d in stable.drivers.by_pod.values() if d.manifest["spec"]["image"] == BAD]
+    assert len(slow) == 1
+    assert slow[0].last_checkpoint is None
+    assert stable.drivers.restored[-1].epoch == stable.drivers.restored[-2].epoch
+
+
 async def test_once_output_was_published_a_person_decides(stable):
     old = stable.status().reconciliation.stable_revision
     stable.edit(image=BAD)

@@ -11,6 +11,10 @@ from moorage_operator.decide.specs import lost_patience
 from moorage_operator.plan import DeletePod
 from moorage_operator.world import PodView, Unreadable
 
+_ENDINGS = ("Snapshotting", "Stopping", "Fencing")
+_MOMENT = 1
+"""Of grace, in seconds. With none the pod's object would go while the pod may still run."""
+
 
 def cleared(draft: Draft) -> bool:
     """Whether no pod of any attempt can still run; asks for the end of those that can."""
@@ -55,9 +59,19 @@ def drop_strays(draft: Draft) -> None:
 def remove(draft: Draft, pod: PodView) -> None:
     """See to it that a pod ends: by asking, and where nobody listens, by force."""
     if pod.deleted_at is None:
-        draft.do(DeletePod(pod.name, pod.uid))
+        draft.do(DeletePod(pod.name, pod.uid, grace_seconds=_grace(draft)))
     elif _is_abandoned(draft, pod):
         draft.do(DeletePod(pod.name, pod.uid, grace_seconds=0))
+
+
+def _grace(draft: Draft) -> int | None:
+    """The seconds that a pod has which is told to end; None for its own."""
+    operation = draft.status.operation
+    if operation is None or operation.type != "Rollback" or operation.step not in _ENDINGS:
+        return None
+    # With its own a driver that is about to run takes a last checkpoint, and publishes by it what
+    # is to be taken back.
+    return _MOMENT
 
 
 def strangers(draft: Draft) -> list[PodView]:
