@@ -232,7 +232,8 @@ def _standing_by(
     options = replace(options, lookups=None)
     with _warm(settings, options, standby.lineage, reporter) as warm:
         with _context(settings, options, standby.log(), store, reporter, warm, standby) as context:
-            outcome, _ = _drive(context, choice)
+            # Once more: of those that were there before Spark was, the job may have let go.
+            outcome, _ = _drive(context, standby.choose())
         if outcome is not RunOutcome.PROMOTED:
             raise StoppedWaiting
         reporter.standby(stands_by=False)
