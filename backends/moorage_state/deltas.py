@@ -219,7 +219,7 @@ class DeltaReader:
         self.path = path
         try:
             self._file = path.open("rb")
-            self._size = path.stat().st_size
+            self.size = path.stat().st_size
         except OSError as error:
             raise _disk_error("open", path, error) from error
         try:
@@ -291,7 +291,7 @@ class DeltaReader:
         if len(head) < _BLOCK.size:
             raise self._corrupt("torn")
         kind, length = _BLOCK.unpack(head)
-        if length > self._size:  # before memory for it is taken
+        if length > self.size:  # before memory for it is taken
             raise self._corrupt("torn")
         payload = self._file.read(length)
         checksum = self._file.read(_SUM.size)

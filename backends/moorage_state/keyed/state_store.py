@@ -66,7 +66,8 @@ from moorage_state.keyed.value_states import (
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import state_id
 
-_FRAME_ENTRIES = 50_000
+# A server decodes and sorts a frame without a break: a millisecond each for so many.
+_FRAME_ENTRIES = 10_000
 _FRAME_BYTES = 8 << 20
 _SWEEP_LIMIT = 100_000
 

@@ -22,8 +22,9 @@ from moorage_state.errors import Bug, CorruptState, LocalDiskError, MoorageError
 from moorage_state.rocks.options import ProcessMemory, to_options
 from moorage_state.tuning import RocksOptions
 
-# Most that one call writes: it holds Python's lock, a few milliseconds for so much.
+# Most that one call writes: it holds Python's lock, about a millisecond for so much.
 _BATCH_BYTES = 256 << 10
+_BATCH_ENTRIES = 512
 
 # A multi-get holds no GIL while it looks up: slices let other threads in between, and this size
 # was the fastest of 1 000 to 200 000 keys.
@@ -342,7 +343,8 @@ class Database:
             with translated(self.path):
                 pieces = list(_pieces(frame, self._batch_bytes))
             for piece in pieces:
-                if batch.size_in_bytes() >= self._batch_bytes:
+                full = batch.len() + piece.operations > _BATCH_ENTRIES
+                if full or batch.size_in_bytes() >= self._batch_bytes:
                     yield batch
                     batch = rocksdict.WriteBatch(raw_mode=True)
                 with translated(self.path):
@@ -466,10 +468,10 @@ def files_of(path: Path) -> list[StoredFile]:
 
 
 def _pieces(frame: Frame, most: int) -> Iterator[Frame]:
-    """The frame in parts of about so many bytes, to be written one after the other."""
+    """The frame in parts of about so many bytes at most, to be written one after the other."""
     keys, values = _in_key_order(frame)
     size = sum(map(len, keys)) + sum(map(len, filter(None, values)))
-    step = max(1, len(keys) * most // max(size, most))
+    step = max(1, min(_BATCH_ENTRIES, len(keys) * most // max(size, most)))
     yield Frame(frame.ranges, keys[:step], values[:step])
     for at in range(step, len(keys), step):
         yield Frame([], keys[at : at + step], values[at : at + step])

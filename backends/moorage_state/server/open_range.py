@@ -65,8 +65,9 @@ _HELD_BYTES = 8 << 20
 """A delta above this is read twice, and not held in memory while it is applied."""
 
 _STATS_WAIT_SECONDS = 0.02
+_SOON_BYTES = 64 << 10
 _FRESH_SECONDS = 0.005
-"""For which a look-up waits for a commit that is being applied."""
+"""For which a look-up waits for commits to be applied, if they are no larger than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ class OpenRange:
         self._began = restored.version
         self._newest_complete = 0
         self._pending: deque[Version] = deque()
+        self._pending_bytes = 0
         self._committed: dict[int, str] = {}
         self._failure: MoorageError | None = None
         self._kept: lookups.KeptView | None = None
@@ -191,9 +193,13 @@ class OpenRange:
 
         It does not wait for who works with the range, from the second time on.
         """
-        with self._applied:
-            self._applied.wait_for(lambda: not self._pending, _FRESH_SECONDS)
-            view = self._kept = self._kept or lookups.KeptView()
+        if 0 < self._pending_bytes <= _SOON_BYTES:
+            with self._applied:
+                self._applied.wait_for(lambda: not self._pending, _FRESH_SECONDS)
+        view = self._kept
+        if view is None:
+            with self._state:
+                view = self._kept = self._kept or lookups.KeptView()
         with view.seen() as kept:
             if kept is not None:
                 self.check_usable()
@@ -495,12 +501,14 @@ class OpenRange:
             if error.path == str(self._database.path):
                 raise
             raise self._gone(version, error) from error
+        if self._kept is not None:  # before who waits for the version is told
+            self._kept.renew(version, self._database)
         with self._applied:
             self._version = version
             self._pending.popleft()
+            if not self._pending:
+                self._pending_bytes = 0
             self._applied.notify_all()
-        if self._kept is not None:
-            self._kept.renew(version, self._database)
         advance()
 
     def _measure(self) -> tuple[Version, int]:
@@ -543,7 +551,7 @@ class OpenRange:
                 f"epoch={version.epoch} first={known} second={version.digest}"
             )
         self._check_new(version.epoch, self._tip)
-        self._check_header(version)
+        self._pending_bytes += self._checked_size(version)
         # Accepted from here on: the delta is on disk, and a reader of this version waits until it
         # is applied.
         self._tip = version
@@ -553,10 +561,11 @@ class OpenRange:
             del self._committed[next(iter(self._committed))]
         return True
 
-    def _check_header(self, version: Version) -> None:
+    def _checked_size(self, version: Version) -> int:
+        """The bytes of a delta that continues the tip."""
         try:
             with DeltaReader(self._spool.path(version)) as reader:
-                header = reader.header
+                header, size = reader.header, reader.size
         except CorruptState as error:
             raise self._gone(version, error) from error
         if header != self._header(version.epoch, self._tip.digest):
@@ -564,6 +573,7 @@ class OpenRange:
                 f"delta does not continue the version that the range is at: {self._where()} "
                 f"delta={header} found={tuple(self._tip)}"
             )
+        return size
 
     def _check_new(self, epoch: int, tip: Version) -> None:
         if epoch <= tip.epoch:

@@ -37,6 +37,8 @@ _WATCH_SIGNAL = signal.SIGUSR1
 _PARENT_LOOK_SECONDS = 0.5
 _GRACE_LOOK_SECONDS = 0.02
 _BACKLOG = 128
+_GIVE_WAY_SECONDS = 0.0005
+"""After which a thread gives way to one that waits for Python's lock; a look-up does so often."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s state-server %(levelname)s %(message)s"
     )
+    sys.setswitchinterval(_GIVE_WAY_SECONDS)
     end = _end_by_parent() if options.die_with_parent else end_signals()
     try:
         host, addresses = _start(options)

@@ -63,6 +63,7 @@ _MAX_HEADER = 64 << 20
 _MAX_PAYLOAD = 4 << 30
 _MAX_HELLO = 1 << 10
 _BUFFER_BYTES = 1 << 20
+_AHEAD_BYTES = 64 << 10
 _SEND_JOINED_BELOW = 1 << 16
 
 _SILENT_PEER_SECONDS = 20
@@ -225,6 +226,8 @@ class Connection:
         self._deadline: float | None = None
         self._remote = connected.family != socket.AF_UNIX
         self._staging = False
+        # Received, and not asked for yet.
+        self._ahead = memoryview(b"")
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             connected.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         if self._remote:
@@ -257,6 +260,8 @@ class Connection:
 
     def has_more(self) -> bool:
         """Whether the peer has sent something since, or has gone."""
+        if self._ahead:
+            return True
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(0))
@@ -328,7 +333,13 @@ class Connection:
                 if left <= 0:
                     raise TimeoutError("the peer takes too long")
                 self.socket.settimeout(left)
-            count = self.socket.recv_into(view)
+            if len(view) >= _AHEAD_BYTES and not self._ahead:
+                count = self.socket.recv_into(view)
+            else:
+                # A short message in one piece: after each a thread waits for Python's lock.
+                self._ahead = self._ahead or memoryview(self.socket.recv(_AHEAD_BYTES))
+                count = min(len(view), len(self._ahead))
+                view[:count], self._ahead = self._ahead[:count], self._ahead[count:]
             if not count:
                 raise EOFError("the peer closed the connection")
             view = view[count:]

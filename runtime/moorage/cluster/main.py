@@ -5,6 +5,7 @@ that the operator reads from the pod. The main thread waits; the job runs in a t
 in another. Called by `python -m moorage.cluster`.
 """
 
+import gc
 import logging
 import os
 import queue
@@ -48,6 +49,9 @@ Runner = Callable[
 ]
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _POLL_SECONDS = 1.0
+_GIVE_WAY_SECONDS = 0.0005
+"""After which a thread gives way to one that waits for Python's lock."""
+
 _TEARDOWN_SECONDS = 8.0
 """For Spark and servers to end, once it is known how the job ended; a pod has a little more."""
 
@@ -119,6 +123,7 @@ class DriverProcess:
 
     Args:
         leave: ends the process with a status, whatever still runs in it.
+        begun: called once, when the first run has begun.
     """
 
     def __init__(
@@ -132,8 +137,10 @@ class DriverProcess:
         leave: Callable[[int], object] = os._exit,
         clock: Callable[[], float] = time.monotonic,
         teardown: float = _TEARDOWN_SECONDS,
+        begun: Callable[[], object] = lambda: None,
     ) -> None:
         self._teardown = teardown
+        self._tell_begun: Callable[[], object] | None = begun
         self._mounted = mounted
         self._places = places
         self._termination = termination
@@ -240,6 +247,9 @@ class DriverProcess:
         self._history(progress)
         if progress.phase != before.phase:
             _log.info("phase: phase=%s epoch=%d", progress.phase, progress.epoch)
+        if progress.phase == "running" and self._tell_begun is not None:
+            tell, self._tell_begun = self._tell_begun, None
+            tell()
         if progress.message and progress.message != before.message:
             _log.info("%s", progress.message)
         if progress.last_checkpoint != before.last_checkpoint and progress.last_checkpoint:
@@ -379,6 +389,8 @@ def main(early: Sequence[int] = ()) -> NoReturn:
     Args:
         early: signals that came, and may come still, before the driver listens to them.
     """
+    # Look-ups, scrapes and probes are answered beside the epoch's work, which is Python, too.
+    sys.setswitchinterval(_GIVE_WAY_SECONDS)
     redact = Redactor(os.environ)
     _log_to_stderr(redact)
     termination = Termination(Path("/dev/termination-log"), redact)
@@ -406,10 +418,19 @@ def _attempted(
 ) -> int:
     from moorage.driver import run_job
 
-    driver = DriverProcess(mounted, places, termination, redact, run_job)
+    driver = DriverProcess(mounted, places, termination, redact, run_job, begun=spare_collector)
     for number in _SIGNALS:
         signal.signal(number, driver.signalled)
     return driver.told_early(early[0]) if early else driver.run()
+
+
+def spare_collector() -> None:
+    """Have garbage looked for in what comes from now on: what was imported stays.
+
+    A look at all that a driver imports holds up epochs and look-ups for a tenth of a second.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _not_begun(termination: Termination, attempt: int, error: BaseException) -> int:

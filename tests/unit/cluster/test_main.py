@@ -72,6 +72,7 @@ def attempt(mount) -> Callable[..., DriverAttempt]:
         port: int = 0,
         teardown: float = 20.0,
         retention: str | None = None,
+        begun: Callable[[], object] = lambda: None,
     ) -> DriverAttempt:
         files = mounted_files()
         start = {**json.loads(files["start_json"]), "graceSeconds": grace}
@@ -94,6 +95,7 @@ def attempt(mount) -> Callable[..., DriverAttempt]:
             runner,
             leave=left.append,
             teardown=teardown,
+            begun=begun,
         )
         return DriverAttempt(driver, places.termination, left)
 
@@ -140,6 +142,19 @@ def test_a_finished_job_says_what_it_did(attempt):
     assert end.message == "checkpoints of the ended job could not be deleted"
     assert end.last_checkpoint is not None
     assert end.last_checkpoint.path == "s3://state/clicks/chk-7"
+
+
+def test_it_hears_once_that_the_job_has_begun(attempt):
+    told = []
+
+    def play(_options: RunOptions, listen: Callable[[JobProgress], None]) -> RunResult:
+        for phase in ("starting", "running", "checkpointing", "running"):
+            listen(JobProgress(phase=phase))
+            told.append(phase)
+        return DONE
+
+    assert attempt(play, begun=lambda: told.append("begun")).status() == 0
+    assert told == ["starting", "begun", "running", "checkpointing", "running"]
 
 
 def test_the_page_shows_what_the_job_reports_and_no_secrets(attempt):

@@ -179,6 +179,14 @@ def test_trap_2_a_cursor_does_not_see_later_writes(db):
     assert (len(keys), set(values)) == (100, {b"v" * 100})
 
 
+@pytest.mark.parametrize(("size", "most"), [(8, 512), (10_000, 2 * 26)])
+def test_one_write_is_of_so_many_entries_and_bytes_that_others_wait_a_millisecond(db, size, most):
+    frames = [Frame([], [number(i) for i in range(n)], [bytes(size)] * n) for n in (3000, 700, 1)]
+    batches = list(db._batches(frames, None))
+    assert sum(batch.len() for batch in batches) == 3701
+    assert most // 2 < max(batch.len() for batch in batches) <= most
+
+
 @pytest.fixture
 def unforced():
     """Nobody is made to let go of Python's lock: another thread runs where it is released."""

@@ -16,7 +16,7 @@ from moorage_state.server.exchange import exchange
 from moorage_state.server.operations import Call, Lease, OpenResult, RangeSpec, ServerLoad, Version
 from moorage_state.server.service import Pulse, Service
 from moorage_state.server.tls import Certificates
-from moorage_state.server.wire import Connection
+from moorage_state.server.wire import OPERATIONS, Connection, encode_message
 
 TOKEN = "secret"  # noqa: S105
 LEASE = Lease("op", 0, "f1r0")
@@ -198,3 +198,45 @@ def test_a_connection_that_is_gone_is_told_and_nothing_is_begun(connect):
     answers = exchange({0: (gone, [Call("ping")]), 1: (well, [Call("ping")])})
     assert isinstance(answers[0].error, ServerGone)
     assert (answers[1].error, begun) == (None, [])
+
+
+@pytest.mark.parametrize("piece", [1 << 20, 70_000, 5_000, 13])
+def test_requests_are_told_apart_however_their_bytes_come(piece):
+    large = bytes(range(256)) * 600
+    requests = [
+        ("ping", ()),
+        ("stage", (LEASE, 1, "a", large, 0)),
+        ("union_list", ("op", "n", "v")),
+        ("stage", (LEASE, 1, "a", b"", 1)),
+        ("ping", ()),
+    ]
+    sent = b"".join(
+        encode_message(*OPERATIONS[name].encode_request(arguments)) for name, arguments in requests
+    )
+    near, far = socket.socketpair()
+    with near, far:
+        connection = Connection(near)
+
+        def send():
+            for at in range(0, len(sent), piece):
+                far.sendall(sent[at : at + piece])
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        for name, arguments in requests:
+            operation, raw, payload = connection.receive_request()
+            assert (operation.name, operation.arguments_of(raw, payload)) == (name, arguments)
+        sending.join()
+        assert not connection.has_more()
+
+
+def test_what_was_received_with_the_request_before_counts_as_sent_since():
+    ping = encode_message(*OPERATIONS["ping"].encode_request(()))
+    near, far = socket.socketpair()
+    with near, far:
+        connection = Connection(near)
+        far.sendall(ping + ping)
+        connection.receive_request()
+        assert connection.has_more()
+        connection.receive_request()
+        assert not connection.has_more()

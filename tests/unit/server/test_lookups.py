@@ -8,7 +8,7 @@ import pytest
 from moorage_state.database import Scan
 from moorage_state.errors import StaleLease
 from moorage_state.rocks import RocksOptions
-from moorage_state.server import RangeHost, RangeSpec, Version, lookups
+from moorage_state.server import RangeHost, RangeSpec, Version, lookups, open_range
 from moorage_state.server.lookups import HOLD_SECONDS
 from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 
@@ -61,6 +61,19 @@ def test_from_the_second_time_on_a_look_up_waits_for_nobody_who_works_with_the_r
         assert rocks.range.look_up([key(1, 1), key(1, 2)], MUCH) == (1, [b"one", None])
     rocks.range.apply_pending()
     assert rocks.range.look_up([key(1, 1)], MUCH) == (2, [b"two"])
+
+
+def test_a_large_epoch_that_is_being_applied_is_not_waited_for(rocks, key, monkeypatch):
+    monkeypatch.setattr(open_range, "_FRESH_SECONDS", 3600.0)
+    rocks.commit(rocks.prepare({key(1, 1): b"one"}), wait=True)
+    assert rocks.range.look_up([key(1, 1)], MUCH) == (1, [b"one"])
+    with rocks.range.at(rocks.version):
+        rocks.commit(rocks.prepare({key(1, 1): bytes(1 << 17)}))
+        assert rocks.range.look_up([key(1, 1)], MUCH) == (1, [b"one"])
+    rocks.range.apply_pending()
+    for n in range(3, 10):
+        rocks.commit(rocks.prepare({key(1, 1): b"small"}))
+        assert rocks.range.look_up([key(1, 1)], MUCH) == (n, [b"small"])
 
 
 def test_a_view_is_kept_for_as_long_as_somebody_asks(rocks):
