@@ -50,6 +50,7 @@ from moorage_operator.ports import (
     WallClock,
 )
 from moorage_operator.profiles import effective
+from moorage_operator.quota import room
 from moorage_operator.references import fact_problems
 from moorage_operator.store_access import last_end, store_refs, store_task_refs
 from moorage_operator.tokens import Authorities, Tokens
@@ -60,6 +61,7 @@ from moorage_operator.world import (
     Meta,
     PodView,
     Revision,
+    Room,
     SnapshotView,
     SnapshotWorld,
     StoreTaskView,
@@ -79,6 +81,7 @@ class Need(Enum):
     STORE = "store"
     FACTS = "facts"
     NAMESPACE = "namespace"
+    QUOTA = "quota"
 
 
 def needs(world: JobWorld) -> frozenset[Need]:
@@ -94,6 +97,8 @@ def needs(world: JobWorld) -> frozenset[Need]:
         return frozenset(wanted)
     if world.spec is not None and _needs_facts(world):
         wanted.add(Need.FACTS)
+        if operation is None or operation.step == "Fencing":
+            wanted.add(Need.QUOTA)
     if _needs_store(world):
         wanted.add(Need.STORE)
     return frozenset(wanted)
@@ -482,6 +487,8 @@ class Observer:
             own = self.config.own_namespace
             found = await fact_problems(self.cluster, meta, world.spec, own)
             world = replace(world, problems=(*world.problems, *found))
+        if Need.QUOTA in wanted:
+            world = replace(world, room=await self._room(world))
         refs, ids = store_refs(world), set(task_ids)
         return replace(
             world,
@@ -493,6 +500,26 @@ class Observer:
             namespace_terminating=Need.NAMESPACE in wanted
             and await self._terminating(meta.namespace),
         )
+
+    async def _room(self, world: JobWorld) -> Room:
+        """Whether there is room for what is to start; what cannot be read says nothing."""
+        status, operation = world.status, world.status.operation
+        target = world.revisions.get(operation.target_revision if operation else "")
+        spec = target.spec if target is not None else world.spec
+        if spec is None or isinstance(world.drivers, Unreadable):
+            return Room()
+        if isinstance(world.executors, Unreadable):
+            return Room()
+        try:
+            quotas = await self.cluster.list("ResourceQuota", world.meta.namespace)
+        except ClusterError:
+            return Room()
+        running = world.revisions.get(status.attempt.revision)
+        living = (
+            sum(pod.owned and not pod.terminal for pod in world.drivers),
+            sum(not pod.terminal for pod in world.executors),
+        )
+        return room(quotas, world.meta, spec, running.spec if running else None, *living)
 
     async def _store(self, refs: JobRefs, world: JobWorld) -> StoreView | Unreadable | None:
         found = await self.lineages.inspect(refs, last_end(world))

@@ -34,6 +34,7 @@ Kind = Literal[
     "Namespace",
     "Node",
     "PodMonitor",
+    "ResourceQuota",
 ]
 
 

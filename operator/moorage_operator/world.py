@@ -185,6 +185,15 @@ class SnapshotView:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """What ResourceQuotas lack, in words; empty where there is room, or nobody looked."""
+
+    start: str = ""  # for a driver and one executor
+    whole: str = ""  # for all pods
+    growth: str = ""  # for what an edit asks for beyond what runs
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """How the operator was set up, as far as decisions depend on it."""
 
@@ -252,6 +261,7 @@ class JobWorld:
     namespace_terminating: bool = False  # the namespace is being deleted
     # What the object says, where `spec` has the parallelism that holds
     declared_parallelism: int = 0
+    room: Room = Room()  # for the pods that are to come
     profile: ProfileStatus | None = None  # the defaults that `spec` has of many jobs
     # Fields that differ by what is to be taken with the next restart
     profile_waits: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from moorage_api.status import Condition
 from moorage_api.unsupported import without_effect
-from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.draft import QUOTA_EXCEEDED, Draft
 from moorage_operator.decide.health import checkpoint_due, estranged, trouble
 from moorage_operator.decide.phase import PAUSED, is_suspended, slow_start, stuck, stuck_executor
 from moorage_operator.decide.preflight import preflight_text
@@ -145,6 +145,8 @@ def _progressing(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
         return _Said("False", draft.status.blocked_reason, draft.status.message)
     if draft.world.trouble:
         return _Said("False", ACTION_FAILED, draft.world.trouble)
+    if operation.step == "Fencing" and draft.world.room.start:
+        return _Said("False", QUOTA_EXCEEDED, draft.world.room.start)
     waits = draft.status.restarts.next_retry_at
     if operation.type == "Recover" and waits is not None and not draft.reached(waits):
         return _Said("True", "BackOff", operation.message)
@@ -211,6 +213,8 @@ def _reconciled(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
         return _Said("True", "UpToDate", waiting_text(draft))
     if draft.is_paused:
         return _Said("False", "Paused", PAUSED)
+    if draft.world.room.growth:
+        return _Said("False", QUOTA_EXCEEDED, draft.world.room.growth)
     sought = is_new_nonce(draft) and draft.is_active
     text = "what spec.restore names is looked for in the store" if sought else "another one runs"
     return _Said("False", "Waiting", text)

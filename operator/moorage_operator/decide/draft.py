@@ -24,6 +24,10 @@ CLOCK_SLACK = timedelta(seconds=2)
 """How much a driver's times may move on this clock, by what its reports take to come."""
 
 
+QUOTA_EXCEEDED = "QuotaExceeded"
+"""A ResourceQuota has no room for pods that are to come."""
+
+
 @dataclass(slots=True)
 class Draft:
     """What a decision about one job has come to so far."""

@@ -6,7 +6,7 @@ from moorage_api.changes import SpecChange, classify
 from moorage_api.lifecycle import Upgrade
 from moorage_api.status import OperationType
 from moorage_operator.decide.autoscaler import autoscale
-from moorage_operator.decide.draft import Draft, here
+from moorage_operator.decide.draft import QUOTA_EXCEEDED, Draft, here
 from moorage_operator.decide.health import trouble
 from moorage_operator.decide.leaving import release_left
 from moorage_operator.decide.observed import REBUILT
@@ -56,6 +56,11 @@ def follow_edit(draft: Draft) -> bool:
         begin_stop(draft, "Redeploy", "Checkpoint", "SpecChanged", text, used="LastCheckpoint")
         return True
     if target(draft) in ("", draft.attempt.revision):
+        return False
+    if draft.world.room.growth:
+        # Nothing is stopped for what has no room. Another look comes as to any job.
+        text = f"the edit waits, and what runs goes on: {draft.world.room.growth}"
+        draft.tell("Warning", QUOTA_EXCEEDED, text, f"{draft.meta.uid}-{draft.meta.generation}")
         return False
     change = change_of(draft)
     fields = ", ".join(change.fields) if change is not None else "unknown"

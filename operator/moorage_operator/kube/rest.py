@@ -74,6 +74,7 @@ RESOURCES: dict[Kind, Resource] = {
     "Lease": Resource("Lease", "leases", "coordination.k8s.io"),
     "Namespace": Resource("Namespace", "namespaces", namespaced=False, status=True),
     "Node": Resource("Node", "nodes", namespaced=False, status=True),
+    "ResourceQuota": Resource("ResourceQuota", "resourcequotas"),
     "PodMonitor": Resource("PodMonitor", "podmonitors", "monitoring.coreos.com"),
 }
 

@@ -32,6 +32,10 @@ a namespace that is being deleted are refused, which the operator bears.
 - apiGroups: [""]
   resources: [serviceaccounts, namespaces]
   verbs: [get]
+# Whether there is room for the pods of a job, before they are made.
+- apiGroups: [""]
+  resources: [resourcequotas]
+  verbs: [list]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
