@@ -244,6 +244,20 @@ class RestoredFrom(Report):
     completed_at: Moment | None = None
 
 
+class SkewReport(Report):
+    """The subtask that has most rows by the mean of its operator."""
+
+    uid: str
+    """The operator's."""
+    subtask: int
+    key_groups: str = ""
+    """The first and the last of its key groups, as 12-15."""
+    rows: int = 0
+    """Its own, in the window."""
+    mean_rows: float = 0.0
+    """Of all subtasks of the operator."""
+
+
 class LoadReport(Report):
     """What the stream bore, over the last `scaling.autoscaler.window`.
 
@@ -266,6 +280,8 @@ class LoadReport(Report):
     """When it was first looked in the window."""
     lag_seconds: float = 0.0
     """The time between these two looks."""
+    skew: SkewReport | None = None
+    """None where no operator has several subtasks and rows."""
 
 
 class DriverState(Report):
@@ -307,7 +323,8 @@ class DriverState(Report):
     epoch_seconds: float = 0.0
     """How long the last committed one took."""
     answered_at: Moment | None = None
-    """The time of this report on the driver's clock, by which its other times are understood."""
+    """The time of this report on the driver's clock, by which its other times are understood: they
+    are that much before it, whatever the clock was set to meanwhile."""
     tasks_running: int = 0
     """Of Spark, in the epoch under way."""
     running_since: Moment | None = None
@@ -318,6 +335,9 @@ class DriverState(Report):
     last_savepoint: SavepointInfo | None = None
     completed_checkpoints: int = 0
     """In this attempt."""
+    last_checkpoint_time: Moment | None = None
+    """When it was completed, if in this attempt. Other than with completedAt, which was written
+    down then, a clock that was set since changes nothing of how long ago that is."""
     consecutive_failed_checkpoints: int = 0
     last_checkpoint_failure: RequestError | None = None
     storage_error: str = ""

@@ -10,6 +10,7 @@ from moorage_api.quantities import Duration, at_least
 
 _Positive = Annotated[Duration, at_least(Duration("1ms"))]
 _Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
+_Few = Annotated[int, Field(ge=0, le=16)]
 
 
 class StableAfter(Model):
@@ -147,17 +148,58 @@ class ExecutorFailures(Model):
     """In how long."""
 
 
+Cure = Literal["Alert", "Restart", "Rollback"]
+"""Tell people; begin anew from the newest checkpoint; go back to the last stable version, where
+that may be without a person, and else begin anew."""
+
+
+class HealthActions(Model):
+    """What is done beside telling people, check by check."""
+
+    no_progress: Cure = "Restart"
+    """After noProgressFor, once another driver may do better."""
+
+    no_checkpoint: Cure = "Restart"
+    """After noCheckpointFor, likewise."""
+
+    executor_loop: Literal["Alert", "Rollback"] = "Alert"
+    """When half of executorFailures are used up."""
+
+    restore_loop: Literal["Alert", "Rollback"] = "Alert"
+    """After maxRestores."""
+
+
+class HealthBudget(Model):
+    """Automatic actions that are left before a person must look."""
+
+    actions: _Few = 3
+    """How many; 0 is none at all."""
+
+    window: _Positive = Duration("6h")
+    """In how long."""
+
+
 class Health(Model):
-    """A job that runs but gets nowhere."""
+    """A job that runs but gets nowhere, or not well."""
 
     no_progress_for: _Positive = Duration("15m")
-    """No epoch for this long."""
+    """Nothing moved for this long: no epoch, no task within one."""
 
     no_checkpoint_for: _Positive = Duration("15m")
     """No checkpoint for this long."""
 
-    action: Literal["Restart", "Alert"] = "Restart"
-    """What to do then."""
+    max_restores: Annotated[int, Field(ge=2, le=1000)] = 5
+    """Restores in a row without a completed checkpoint."""
+
+    skew_above: Annotated[int, Field(ge=2, le=1000)] = 4
+    """How many times the mean of its operator's rows one subtask may have, while the stream has
+    hardly a pause."""
+
+    actions: HealthActions = HealthActions()
+    """What is done about it; skewed keys and clocks are only told."""
+
+    budget: HealthBudget = HealthBudget()
+    """How often."""
 
 
 class FailurePolicy(Model):
@@ -179,7 +221,7 @@ class FailurePolicy(Model):
     """Lost executors that are tolerated."""
 
     health: Health = Health()
-    """A job that runs but gets nowhere."""
+    """A job that runs but gets nowhere, or not well."""
 
 
 class OperatorSettings(Model):

@@ -345,6 +345,55 @@ class Restarts(Report):
     """Starts in a row that ended in restore; reset when the stream runs."""
 
 
+Check = Literal[
+    "NoProgress", "NoCheckpoint", "DriverUnreachable", "ExecutorLoop", "RestoreLoop", "SkewedKeys"
+]
+"""What health looks for."""
+
+
+class Finding(Report):
+    """What is wrong with a job that runs."""
+
+    check: str
+    """See `Check`."""
+    since: Moment
+    """When it was found."""
+    message: str = ""
+    """What was seen, and what to do."""
+    then: str = "Alert"
+    """What the operator does: nothing (Alert), or Restart or Rollback as soon as it may help;
+    Withheld: one of these, if the budget were not spent."""
+    due: bool = True
+    """Whether it is time for that: a job that may only be slow is given longer."""
+
+
+class HealthAction(Report):
+    """Something that the operator did by itself about a job that ran."""
+
+    check: str
+    action: str
+    """Restart or Rollback."""
+    at: Moment
+
+
+class HealthStatus(Report):
+    """What is wrong with the job, what was done about it, and what that is judged by."""
+
+    findings: Items[Finding] = ()
+    actions: Items[HealthAction] = ()
+    """Those that count towards failurePolicy.health.budget, newest last."""
+    attempt: int = 0
+    """The driver of which the next two numbers are."""
+    executors_lost: int = 0
+    rewinds: int = 0
+    losses: Items[Moment] = ()
+    """When executors were lost, newest last; at most 64."""
+    restores: int = 0
+    """Since a checkpoint was completed last."""
+    clock_ahead_seconds: int = 0
+    """How far the driver's clock was ahead of the operator's when that changed last."""
+
+
 class Leaving(Report):
     """A lineage that the job has moved away from, and that is to be released."""
 
@@ -379,6 +428,7 @@ class JobStatus(Report):
     scaling: ScalingStatus = ScalingStatus()
     snapshots: SnapshotsStatus = SnapshotsStatus()
     restarts: Restarts = Restarts()
+    health: HealthStatus = HealthStatus()
     next_restore: RestorePointStatus | None = None
     """What the next start begins from, where the end of the last driver decided that."""
     leaving: Items[Leaving] = ()

@@ -21,11 +21,12 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from moorage_api.status import JobStatus, Phase
+from moorage_api.status import Check, JobStatus, Phase
 from moorage_operator.ports import Object, Ref
 from moorage_operator.world import StoreTaskView
 
 _PHASES = get_args(Phase)
+_CHECKS = get_args(Check)
 _MOST_TASKS = 4096
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _KINDS = {"StatefulSparkJob": "job", "StatefulSparkSnapshot": "snapshot"}
@@ -42,6 +43,9 @@ class _Job:
     checkpoint_bytes: int
     checkpoint_seconds: float
     failed_checkpoints: int
+    findings: tuple[tuple[str, str], ...]
+    health_actions: int
+    clock_ahead: int
 
 
 class ApiMetrics:
@@ -209,6 +213,7 @@ class _Objects(Collector):
     def collect(self) -> Iterator[Metric]:
         yield self._phases()
         yield self._states()
+        yield self._findings()
         for name, text, value in _GAUGES:
             family = GaugeMetricFamily(f"moorage_job_{name}", text, labels=["namespace", "job"])
             for ref, job in list(self._jobs.items()):
@@ -224,6 +229,16 @@ class _Objects(Collector):
         for ref, job in list(self._jobs.items()):
             phase = job.phase if job.phase in _PHASES else "Other"
             family.add_metric([ref.namespace, ref.name, phase], 1)
+        return family
+
+    def _findings(self) -> Metric:
+        text = "1 for each thing that is wrong with a job, and what the operator does about it."
+        labels = ["namespace", "job", "check", "action"]
+        family = GaugeMetricFamily("moorage_job_unhealthy", text, labels=labels)
+        for ref, job in list(self._jobs.items()):
+            for found, action in job.findings:
+                check = found if found in _CHECKS else "Other"
+                family.add_metric([ref.namespace, ref.name, check, action], 1)
         return family
 
     def _states(self) -> Metric:
@@ -263,6 +278,16 @@ _GAUGES: tuple[tuple[str, str, Callable[[_Job], float | None]], ...] = (
         "How many checkpoints have failed since the last one that did not.",
         lambda job: float(job.failed_checkpoints),
     ),
+    (
+        "health_actions",
+        "How often the operator did something by itself about a job that ran, of its budget.",
+        lambda job: float(job.health_actions),
+    ),
+    (
+        "clock_ahead_seconds",
+        "How far the clock of a job's driver is ahead of the operator's, in steps of 30 s.",
+        lambda job: float(job.clock_ahead),
+    ),
 )
 
 
@@ -279,6 +304,9 @@ def _job(status: JobStatus) -> _Job:
         checkpoint_bytes=last.size_bytes if last else 0,
         checkpoint_seconds=last.duration_ms / 1000 if last else 0.0,
         failed_checkpoints=status.snapshots.consecutive_failures,
+        findings=tuple((one.check, one.then) for one in status.health.findings),
+        health_actions=len(status.health.actions),
+        clock_ahead=status.health.clock_ahead_seconds,
     )
 
 

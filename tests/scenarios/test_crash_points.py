@@ -115,6 +115,16 @@ def kill(world):
     world.drivers.newest.fail("internal", 1)
 
 
+async def hanging(world):
+    """What hangs is begun anew once, and no second time."""
+    world.apply(job(failurePolicy={"health": {"noProgressFor": "30s", "budget": {"actions": 1}}}))
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+
+
+def hang(world):
+    world.drivers.newest.hung = True
+
+
 def finish(world):
     world.drivers.habits.finish_at = world.drivers.newest.epoch + 3
 
@@ -206,6 +216,7 @@ OPERATIONS = {
         1,
     ),
     "finish": Operation(running, finish, lambda w: w.phase() == "Finished", 1),
+    "hang": Operation(hanging, hang, runs_as(2), 2),
     "lose the node": Operation(running, lambda w: w.kubelet.lose_node(), runs_as(2), 2),
     "move": Operation(saved, move, moved, 2, 1),
     "copy": Operation(

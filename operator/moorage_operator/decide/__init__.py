@@ -24,6 +24,7 @@ from moorage_operator.decide.conditions import (
 from moorage_operator.decide.delete import delete
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import drop_strays
+from moorage_operator.decide.findings import note_counts, show_findings
 from moorage_operator.decide.next_operation import (
     bring_up,
     follow_rescale,
@@ -75,6 +76,7 @@ def decide_job(world: JobWorld) -> Plan:
     validate(draft)
     if not foreign:
         observe_attempt(draft)
+        note_counts(draft)
         if draft.on_trial:
             note_restored(draft)
         _act(draft)
@@ -173,6 +175,7 @@ def _describe(draft: Draft) -> None:
     if is_valid(draft) and draft.status.observed_generation != draft.meta.generation:
         tell_edit(draft)
     draft.put(observed_generation=draft.meta.generation)
+    show_findings(draft)
     draft.put(phase=phase(draft), message=message(draft))
     before = draft.world.status.conditions
     draft.put(conditions=conditions(draft))

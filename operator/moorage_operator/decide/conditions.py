@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from moorage_api.status import Condition
 from moorage_api.unsupported import without_effect
 from moorage_operator.decide.draft import QUOTA_EXCEEDED, Draft
+from moorage_operator.decide.findings import degrading
 from moorage_operator.decide.health import checkpoint_due, estranged, trouble
 from moorage_operator.decide.phase import PAUSED, is_suspended, slow_start, stuck, stuck_executor
 from moorage_operator.decide.preflight import preflight_text
@@ -164,9 +165,9 @@ def _degraded(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
         return _Said("True", ACTION_FAILED, draft.world.trouble)
     if operation is not None and operation.type == "Recover":
         return _Said("True", operation.reason or "Recovering", operation.message)
-    found = trouble(draft)
+    found = degrading(draft)
     if found is not None:
-        return _Said("True", found.reason, found.message)
+        return _Said("True", found.check, found.message)
     if draft.is_active and draft.attempt.running_since is not None:
         executors = status.executors
         if executors.ready < executors.desired:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from moorage_api import JobSpec
 from moorage_api.driver import DriverState
 from moorage_api.lifecycle import Health
+from moorage_api.status import Check
 from moorage_operator.decide.draft import Draft, here, later
 from moorage_operator.decide.specs import policy, running_spec
 from moorage_operator.world import PodView, StoreView, Unreadable
@@ -38,7 +39,7 @@ UNTRUSTED = "EndpointUntrusted"
 class Trouble:
     """What is wrong with a running job."""
 
-    reason: str
+    reason: Check
     message: str
     curable: bool = True  # another driver may do better; else it is only shown
 
@@ -66,8 +67,13 @@ def trouble(draft: Draft) -> Trouble | None:
     return None
 
 
-def _unheard(draft: Draft, text: str) -> Trouble:
+def _unheard(draft: Draft, text: str) -> Trouble | None:
     """Of a driver that does not answer: what the kubelet and the store show counts."""
+    silent = draft.world.report
+    patience = timedelta(seconds=draft.config.endpoint_patience)
+    since = silent.since if isinstance(silent, Unreadable) else None
+    if since is not None and not draft.reached(since + patience):
+        return None  # it answered a moment ago: it is the clock that has gone so far since
     # A ready pod is one that the kubelet reaches, so that it is the way from here that is broken;
     # and what could not be read of the store proves nothing.
     pod = draft.pod
@@ -148,7 +154,14 @@ def _last(draft: Draft) -> datetime:
     # Of a driver that does not answer nobody knows what its times mean.
     last, report = draft.status.snapshots.last_checkpoint, draft.report
     since = draft.attempt.running_since or draft.now
-    if last is None or report is None:
+    if report is None:
+        return since
+    # Both by the driver's report where it tells its time: then this clock may have been set, too.
+    if report.answered_at is not None and report.running_since is not None:
+        since = min(here(draft, report, report.running_since), draft.now)
+    if report.last_checkpoint_time is not None:
+        return max(since, min(here(draft, report, report.last_checkpoint_time), draft.now))
+    if last is None:
         return since
     return max(since, min(here(draft, report, last.completed_at), draft.now))
 

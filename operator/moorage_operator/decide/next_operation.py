@@ -7,12 +7,12 @@ from moorage_api.lifecycle import Upgrade
 from moorage_api.status import OperationType
 from moorage_operator.decide.autoscaler import autoscale
 from moorage_operator.decide.draft import QUOTA_EXCEEDED, Draft, here
-from moorage_operator.decide.health import trouble
+from moorage_operator.decide.findings import cure, findings, stops
 from moorage_operator.decide.leaving import release_left
 from moorage_operator.decide.observed import REBUILT
 from moorage_operator.decide.operations import begin, block, end
 from moorage_operator.decide.preflight import has_passed, is_wanted
-from moorage_operator.decide.recover import FailureKind, after_end, finish, restart
+from moorage_operator.decide.recover import after_end, finish
 from moorage_operator.decide.rescale import (
     begin_rescale,
     is_interrupted,
@@ -274,22 +274,16 @@ def _running(draft: Draft) -> None:
     if draft.on_trial and roll_back_if_late(draft):
         return
     _forget_old_failures(draft)
-    found, spec = trouble(draft), policy(draft)
-    if found is None or spec is None:
-        _tidy(draft)
-        release_left(draft)
-        if draft.world.parallelism_held_until is not None:
-            tell_held(draft, draft.world.parallelism_held_until)
-        scaled = draft.status.scaling.autoscaler is not None
-        if scaled or (spec is not None and spec.scaling.autoscaler.enabled):
-            autoscale(draft)
-    elif found.curable and spec.failure_policy.health.action == "Restart":
-        draft.put_restarts(
-            last_reason=found.reason, last_message=found.message, last_time=draft.now
-        )
-        draft.tell("Warning", found.reason, found.message, f"{draft.attempt.number}")
-        restart(draft, FailureKind.APPLICATION, found.reason, found.message)
-        draft.put_restarts(next_retry_at=None)
+    found, spec = findings(draft), policy(draft)
+    if cure(draft, found) or any(stops(one) for one in found):
+        return
+    _tidy(draft)
+    release_left(draft)
+    if draft.world.parallelism_held_until is not None:
+        tell_held(draft, draft.world.parallelism_held_until)
+    scaled = draft.status.scaling.autoscaler is not None
+    if scaled or (spec is not None and spec.scaling.autoscaler.enabled):
+        autoscale(draft)
 
 
 def _forget_old_failures(draft: Draft) -> None:

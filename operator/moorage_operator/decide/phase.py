@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from moorage_api.status import OperationType, Phase
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.health import trouble
+from moorage_operator.decide.findings import degrading
 from moorage_operator.decide.operations import FAILED
 from moorage_operator.decide.specs import desired
 from moorage_operator.world import PodView, Unreadable
@@ -103,7 +103,7 @@ def message(draft: Draft) -> str:  # noqa: PLR0911  one line a case
         return waits
     if status.operation is not None:
         return status.operation.message
-    found = trouble(draft)
+    found = degrading(draft)
     return found.message if found is not None else ""
 
 

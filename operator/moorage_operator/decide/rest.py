@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from moorage_api.driver import CheckpointSummary, DriverState
+from moorage_api.lifecycle import Health
 from moorage_operator.decide.draft import CLOCK_SLACK, Draft, here, later
-from moorage_operator.decide.specs import running_spec
+from moorage_operator.decide.findings import is_step, skewed
+from moorage_operator.decide.specs import policy, running_spec
 from moorage_operator.decide.view import is_another, is_long
 from moorage_operator.plan import Plan
 from moorage_operator.world import JobWorld, Meta, PodView, Unreadable
@@ -24,6 +26,7 @@ _FIGURES = frozenset(
         "epoch",
         "epoch_since",
         "epoch_seconds",
+        "last_checkpoint_time",
         "last_move_time",
         "last_progress_time",
         "rows_total",
@@ -50,6 +53,8 @@ class Rest:
     checkpoint: CheckpointSummary | None  # the newest one that the status shows
     # How many milliseconds another one may take; None if with any other it does not stand
     slowest: float | None
+    rules: Health | None  # by which keys are skewed; None without a spec
+    skewed: bool  # whether they were found to be
     since: datetime
     until: datetime  # from then on time alone may lead to another decision
 
@@ -61,12 +66,21 @@ class Rest:
             return self.report is report
         if any(getattr(report, name) != getattr(self.report, name) for name in _SAID):
             return False
-        if is_long(self.moved, _moved(report, now)):
+        if is_long(self.moved, _moved(report, now)) or self._shows_other_health(report, now):
             return False
         if not self._covers_checkpoints(self.report, report):
             return False
         before, after = _signs(self.report, self.since), _signs(report, now)
         return all(_is_later(one, other) for one, other in zip(before, after, strict=True))
+
+    def _shows_other_health(self, report: DriverState, now: datetime) -> bool:
+        """Whether keys began or ceased to be skewed, or a clock was set."""
+        if self.rules and bool(skewed(self.rules, report, known=self.skewed)) != self.skewed:
+            return True
+        old = self.report
+        if old is None or old.answered_at is None or report.answered_at is None:
+            return False
+        return is_step(old.answered_at - self.since, report.answered_at - now)
 
     def _covers_checkpoints(self, old: DriverState, new: DriverState) -> bool:
         """Whether those that were completed since are neither news nor late."""
@@ -81,6 +95,7 @@ class Rest:
 def rest_of(world: JobWorld, plan: Plan) -> Rest | None:
     """What a decision rests on that changes nothing; None if nobody knows until when it stands."""
     pod, report = world.current_driver, world.report
+    rules = policy(Draft(world, world.status))
     if plan.status != world.status or plan.stands_until <= world.now or world.store_tasks:
         return None
     if isinstance(report, Unreadable) or (report is None and pod is not None and not pod.terminal):
@@ -93,6 +108,8 @@ def rest_of(world: JobWorld, plan: Plan) -> Rest | None:
         world.status.job.last_progress_time,
         world.status.snapshots.last_checkpoint,
         _slowest(world),
+        rules.failure_policy.health if rules is not None else None,
+        any(one.check == "SkewedKeys" for one in world.status.health.findings),
         world.now,
         plan.stands_until,
     )
@@ -123,7 +140,12 @@ def _moved(report: DriverState, now: datetime) -> datetime | None:
 def _signs(report: DriverState, now: datetime) -> tuple[datetime | None, ...]:
     """Of life, on this clock: deadlines are counted from these."""
     last = report.last_checkpoint
-    seen = (report.last_move_time, report.last_progress_time, last.completed_at if last else None)
+    seen = (
+        report.running_since,
+        report.last_move_time,
+        report.last_progress_time,
+        report.last_checkpoint_time or (last.completed_at if last else None),
+    )
     return (
         *(here(now, report, one) if one is not None else None for one in seen),
         None if report.answered_at is None else now,

@@ -109,6 +109,11 @@ def roll_back(draft: Draft, why: str) -> bool:
     return True
 
 
+def may_roll_back(draft: Draft) -> bool:
+    """Whether `roll_back` would begin to."""
+    return _trial(draft) is not None and not hindrance(draft)
+
+
 def follow_rollback(draft: Draft) -> bool:
     """Begin what a new value of the annotation asks for; say whether that was begun."""
     asked, operation = draft.meta.annotation(_ANNOTATION), draft.status.operation

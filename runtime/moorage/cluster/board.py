@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyspark
@@ -36,6 +36,7 @@ from moorage_state.stores.addresses import child
 _WINDOW_SECONDS = 60.0
 _MAX_EPOCHS = 10_000
 _MAX_TEXT = 2_000
+_STEP = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,31 @@ class CommittedEpoch:
     rows: int
 
 
+class _Clock:
+    """Moments of the monotonic clock as times of day, told anew once that was set. For any thread.
+
+    A time that was written down before the clock was set seems to lie an hour back, or ahead.
+    """
+
+    def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._zero = wall_clock() - timedelta(seconds=clock())
+
+    def now(self) -> datetime:
+        """The time of day; from then on all others are by it."""
+        wall = self._wall_clock()
+        zero = wall - timedelta(seconds=self._clock())
+        # Less is no step, and would have every report differ from the one before.
+        if abs(zero - self._zero) >= _STEP:
+            self._zero = zero
+        return wall
+
+    def at(self, moment: float | None) -> datetime | None:
+        """When that was."""
+        return self._zero + timedelta(seconds=moment) if moment is not None else None
+
+
 class Board:
     """The newest progress, and what follows from it; for any thread.
 
@@ -86,16 +112,16 @@ class Board:
         self._redact = redact
         self._observe = observe
         self._clock = clock
-        self._wall_clock = wall_clock
+        self._times = _Clock(clock, wall_clock)
         self._lock = threading.Lock()
         self._progress = JobProgress()
         self._recent: deque[CommittedEpoch] = deque(maxlen=_MAX_EPOCHS)
         self._load = LoadWindow(load_seconds)
-        self._running_since: datetime | None = None
-        self._running_from = 0.0
-        self._last_progress: datetime | None = None
-        self._last_move: datetime | None = None
-        self._epoch_began: tuple[float, datetime] | None = None
+        self._running_from: float | None = None
+        self._last_progress: float | None = None
+        self._last_move: float | None = None
+        self._last_checkpoint: float | None = None
+        self._epoch_began: float | None = None
         self._storage = ""
 
     def __call__(self, progress: JobProgress) -> None:
@@ -103,22 +129,13 @@ class Board:
         with self._lock:
             before, self._progress = self._progress, progress
             self._note_run(before, progress)
-            if progress.moves != before.moves:
-                self._last_move = self._wall_clock()
-            if not progress.in_epoch:
-                self._epoch_began = None
-            elif not before.in_epoch:
-                self._epoch_began = self._clock(), self._wall_clock()
-            if _runs_anew(before, progress):
-                self._load.begin(self._clock())
-            if progress.lag_looks != before.lag_looks and progress.lag_rows is not None:
-                self._load.lag(self._clock(), progress.lag_rows)
+            self._mark(before, progress)
             epoch: CommittedEpoch | None = None
             if progress.epochs != before.epochs:
                 epoch = CommittedEpoch(self._clock(), progress.epoch_seconds, progress.epoch_rows)
                 self._recent.append(epoch)
                 self._load.epoch(epoch.at, epoch.seconds, epoch.rows)
-                self._last_progress = self._wall_clock()
+                self._last_progress = self._clock()
         if epoch is not None:
             self._observe(epoch)
         if progress.checkpoints is not before.checkpoints:
@@ -127,10 +144,10 @@ class Board:
     def _note_run(self, before: JobProgress, now: JobProgress) -> None:
         """See whether the stream runs by now: what it did while it stood by is not the job's."""
         if before.standby and not now.standby:
-            self._running_since = None
+            self._running_from = None
             self._recent.clear()
-        if now.phase == "running" and self._running_since is None:
-            self._running_since, self._running_from = self._wall_clock(), self._clock()
+        if now.phase == "running" and self._running_from is None:
+            self._running_from = self._clock()
 
     def storage(self, error: str) -> None:
         """Why the store cannot be used, as somebody beside the driver found; empty if it can."""
@@ -147,7 +164,7 @@ class Board:
         """`GET /state`."""
         now = self.progress
         busy, rate = self.rates()
-        executors, began = now.executors, self._epoch_began
+        executors, answered_at = now.executors, self._times.now()
         return DriverState(
             attempt=self.attempt.number,
             job_uid=self.attempt.job_uid,
@@ -168,17 +185,18 @@ class Board:
             executors_ready=executors.ready,
             executors_lost=executors.lost,
             rewinds=now.rewinds,
-            last_progress_time=self._last_progress,
-            last_move_time=self._last_move,
-            epoch_since=began[1] if began is not None else None,
+            last_progress_time=self._times.at(self._last_progress),
+            last_move_time=self._times.at(self._last_move),
+            epoch_since=self._times.at(self._epoch_began),
             epoch_seconds=now.epoch_seconds,
             tasks_running=now.tasks,
-            answered_at=self._wall_clock(),
-            running_since=None if now.standby else self._running_since,
+            answered_at=answered_at,
+            running_since=None if now.standby else self._times.at(self._running_from),
             restored_from=self.restored_from(),
             last_checkpoint=self.last_checkpoint(),
             last_savepoint=self.savepoint(now.last_savepoint),
             completed_checkpoints=now.completed_checkpoints,
+            last_checkpoint_time=self._times.at(self._last_checkpoint),
             consecutive_failed_checkpoints=now.failed_in_a_row,
             last_checkpoint_failure=self._failure(now.last_failure),
             storage_error=self.storage_error,
@@ -274,7 +292,7 @@ class Board:
     def epoch_age(self) -> float:
         """How many seconds the epoch under way has taken; 0 between two."""
         began = self._epoch_began
-        return max(self._clock() - began[0], 0.0) if began is not None else 0.0
+        return max(self._clock() - began, 0.0) if began is not None else 0.0
 
     def rates(self) -> tuple[float, float]:
         """Of the last minute: the share of time spent in epochs, and input rows per second.
@@ -283,7 +301,7 @@ class Board:
         """
         now, under_way = self._clock(), self.epoch_age()
         with self._lock:
-            if self._running_since is None:
+            if self._running_from is None:
                 return 0.0, 0.0
             window = max(min(_WINDOW_SECONDS, now - self._running_from), 1e-3)
             recent = [epoch for epoch in self._recent if now - epoch.at < window]
@@ -299,6 +317,23 @@ class Board:
             return self._load.report(now, under_way)
 
     # -- underneath ------------------------------------------------------------------------
+
+    def _mark(self, before: JobProgress, progress: JobProgress) -> None:
+        """Note when what has changed did so; under the lock."""
+        if progress.moves != before.moves:
+            self._last_move = self._clock()
+        if progress.completed_checkpoints > before.completed_checkpoints:
+            self._last_checkpoint = self._clock()
+        if not progress.in_epoch:
+            self._epoch_began = None
+        elif not before.in_epoch:
+            self._epoch_began = self._clock()
+        if _runs_anew(before, progress):
+            self._load.begin(self._clock())
+        if progress.subtasks is not before.subtasks:
+            self._load.subtasks(self._clock(), progress.subtasks)
+        if progress.lag_looks != before.lag_looks and progress.lag_rows is not None:
+            self._load.lag(self._clock(), progress.lag_rows)
 
     def _observe_ended(
         self, before: tuple[CheckpointRecord, ...], after: tuple[CheckpointRecord, ...]

@@ -6,14 +6,19 @@ begins anew with other subtasks and after a rewind: what was measured before say
 """
 
 from collections import deque
+from collections.abc import Sequence
 
-from moorage_api.driver import LoadReport
+from moorage.driver.views import SubtaskView
+from moorage_api.driver import LoadReport, SkewReport
 
 _MOST = 20_000
 _FEWEST = 8
 """Epochs from which the cost of one is told apart from the cost of its rows."""
 _SPREAD = 0.05
 """Of rows per epoch, standard deviation by mean: with less all epochs are alike."""
+
+_LOOK_SECONDS = 30.0
+"""From one look at the rows of subtasks that is kept to the next one."""
 
 _Epoch = tuple[float, float, int]
 """When it was committed, the seconds it took, its rows."""
@@ -27,12 +32,16 @@ class LoadWindow:
         self._since: float | None = None
         self._epochs: deque[_Epoch] = deque(maxlen=_MOST)
         self._lags: deque[tuple[float, int]] = deque(maxlen=_MOST)
+        self._looks: deque[tuple[float, dict[tuple[str, int], int]]] = deque(maxlen=_MOST)
+        self._subtasks: Sequence[SubtaskView] = ()
 
     def begin(self, now: float) -> None:
         """From now on the stream runs in another way than before."""
         self._since = now
         self._epochs.clear()
         self._lags.clear()
+        self._looks.clear()
+        self._subtasks = ()
 
     def epoch(self, at: float, seconds: float, rows: int) -> None:
         """One was committed."""
@@ -41,6 +50,13 @@ class LoadWindow:
     def lag(self, at: float, rows: int) -> None:
         """So many rows wait in the sources."""
         self._lags.append((at, rows))
+
+    def subtasks(self, at: float, seen: Sequence[SubtaskView]) -> None:
+        """What the subtasks have done since the run began."""
+        self._subtasks = [one for one in seen if one.key_groups is not None]
+        if not self._looks or at - self._looks[-1][0] >= _LOOK_SECONDS:
+            rows = {(one.uid, one.subtask): one.rows_in for one in self._subtasks}
+            self._looks.append((at, rows))
 
     def report(self, now: float, under_way: float) -> LoadReport | None:
         """The load of the window; None before the stream runs.
@@ -53,6 +69,7 @@ class LoadWindow:
         began = max(self._since, now - self._seconds)
         _drop(self._epochs, began)
         _drop(self._lags, began)
+        _drop(self._looks, began)
         seconds = max(now - began, 0.0)
         busy = sum(min(took, max(at - began, 0.0)) for at, took, _ in self._epochs)
         return LoadReport(
@@ -64,6 +81,7 @@ class LoadWindow:
             lag_rows=self._lags[-1][1] if self._lags else None,
             lag_rows_before=self._lags[0][1] if self._lags else None,
             lag_seconds=self._lags[-1][0] - self._lags[0][0] if self._lags else 0.0,
+            skew=most_skewed(self._subtasks, self._looks[0][1] if self._looks else {}),
         )
 
 
@@ -85,6 +103,33 @@ def fixed_seconds(epochs: list[tuple[float, int]]) -> float:
     at_none = mean_took - shared / spread * mean_rows
     shortest = min(took for took, _ in epochs)
     return min(max(at_none, 0.0), shortest)
+
+
+def most_skewed(
+    subtasks: Sequence[SubtaskView], before: dict[tuple[str, int], int]
+) -> SkewReport | None:
+    """The subtask that has most rows by the mean of its operator; None if none has any.
+
+    Args:
+        before: rows that are not counted, as they came before the window.
+    """
+    groups: dict[str, list[tuple[int, SubtaskView]]] = {}
+    for one in subtasks:
+        rows = max(one.rows_in - before.get((one.uid, one.subtask), 0), 0)
+        groups.setdefault(one.uid, []).append((rows, one))
+    worst: SkewReport | None = None
+    for uid, group in groups.items():
+        mean = sum(rows for rows, _ in group) / len(group)
+        rows, one = max(group, key=lambda pair: pair[0])
+        if len(group) < 2 or not rows:
+            continue
+        if worst is None or rows / mean > worst.rows / worst.mean_rows:
+            first, last = one.key_groups or (0, 0)
+            groups_of = f"{first}-{last}"
+            worst = SkewReport(
+                uid=uid, subtask=one.subtask, key_groups=groups_of, rows=rows, mean_rows=mean
+            )
+    return worst
 
 
 def _drop(entries: deque, before: float) -> None:  # type: ignore[type-arg]  # of either kind

@@ -1,9 +1,9 @@
 """A day of a fleet, on a made-up clock: what happens to its jobs, and what must never come of it.
 
 Drivers are stand-ins that keep real lineages; operator, logs and snapshots are the real code. A
-seed fixes what happens when. Fate hits jobs, nodes, the store, the API server and the operator;
-people upgrade well and badly, rescale, suspend, and take savepoints. Of every third job the load
-changes, and an autoscaler follows it.
+seed fixes what happens when. Fate hits jobs, nodes, clocks, the store, the API server and the
+operator; people upgrade well and badly, rescale, suspend, and take savepoints. Of every third job
+the load changes, and an autoscaler follows it.
 """
 
 import random
@@ -28,6 +28,8 @@ _CALM = 450.0
 """Seconds after which what nothing happened to must run: the longest backoff, 300 s, and more."""
 _READY = 300.0
 """Seconds that a new version has to become stable."""
+_HANGS = 300.0
+"""Seconds after which a job that hangs is begun anew."""
 _NAP = (60.0, 1200.0)
 
 
@@ -39,6 +41,7 @@ class Record:
         touched: when something last happened that may have it down.
         touches: how often.
         down: seconds that it did not run.
+        hung: the driver that hung last, and when that was.
         stepped: when its autoscaler decided last, as far as anybody looked.
     """
 
@@ -51,6 +54,8 @@ class Record:
     bad: bool = False
     savepoints: list[str] = field(default_factory=list)
     stepped: datetime | None = None
+    hung: FakeDriver | None = None
+    hung_at: float = 0.0
 
 
 class FleetDay:
@@ -75,7 +80,7 @@ class FleetDay:
                 job(
                     name,
                     checkpoint={"interval": "60s"},
-                    failurePolicy={"maxRestarts": -1},
+                    failurePolicy={"maxRestarts": -1, "health": _HEALTH},
                     upgrade={
                         "preflight": int(name[-1]) % 2 == 1,
                         "strategy": "WarmStandby" if int(name[-3:]) % 4 == 1 else "Restart",
@@ -172,6 +177,15 @@ class FleetDay:
             self._touch(record)
             driver.fail("user_function", 3)
 
+    def _driver_hung(self, record: Record) -> None:
+        if (driver := self._living(record)) is not None and driver.running_since:
+            driver.hung = True
+            record.hung, record.hung_at = driver, self.world.elapsed
+
+    def _executor_lost(self, record: Record) -> None:
+        if (driver := self._living(record)) is not None and driver.running_since:
+            driver.lose_executor()
+
     def _pod_evicted(self, record: Record) -> None:
         if (driver := self._living(record)) is not None:
             self._touch(record)
@@ -245,6 +259,10 @@ class FleetDay:
         self.world.buckets.down = False
         self._touch_all(0.0)
 
+    def _clock_set(self) -> None:
+        """That of all drivers: nothing comes of it."""
+        self.world.drivers.habits.clock_ahead = self.chance.uniform(-7200.0, 7200.0)
+
     def _operator_restarted(self) -> None:
         self.world.restart_operator()
 
@@ -271,6 +289,7 @@ class FleetDay:
             for one in world.drivers.living
             if one.running_since and not one.cut_off and not one.standby
         }
+        self._judge_hung()
         calm = world.elapsed - self._global_until > _CALM
         for record in self.records.values():
             if record.name in running or not (record.wanted or record.bad):
@@ -287,6 +306,23 @@ class FleetDay:
             assert not long, self._told(record, "is down")
         if world.elapsed % HOUR < STEP:
             self._judge_slowly()
+
+    def _judge_hung(self) -> None:
+        """One that hangs is begun anew, unless that was done too often lately."""
+        world = self.world
+        for record in self.records.values():
+            if record.hung is None:
+                continue
+            if not record.hung.alive:
+                record.hung = None
+                self._touch(record)
+                continue
+            began = max(record.hung_at, record.touched, self._global_until)
+            if world.elapsed - began <= _HANGS + _CALM:
+                continue
+            then = {one.then for one in world.status(record.name).health.findings}
+            assert then == {"Withheld"}, self._told(record, "hangs")
+            assert len(world.status(record.name).health.actions) == _HEALTH["budget"]["actions"]
 
     def _note_step(self, record: Record) -> None:
         """What the autoscaler decides may have a job down, as an edit may."""
@@ -366,10 +402,16 @@ def _scaling(name: str) -> dict[str, Any]:
     return found
 
 
+_HEALTH: dict[str, Any] = {
+    "noProgressFor": f"{_HANGS:.0f}s",
+    "budget": {"actions": 2, "window": "1h"},
+}
 _MODES = ("InPlaceParallelism", "Restart")
 _TO_A_JOB = {
     "driver_killed": 1.5,
     "driver_failed": 0.5,
+    "driver_hung": 0.5,
+    "executor_lost": 4.0,
     "pod_evicted": 1.0,
     "pod_deleted": 0.5,
     "upgraded": 1.0,
@@ -386,4 +428,5 @@ _TO_ALL: dict[str, float] = {
     "operator_restarted": 6.0,
     "operator_killed": 12.0,
     "api_stumbled": 24.0,
+    "clock_set": 6.0,
 }

@@ -89,7 +89,7 @@ spec:
     backoff: {initial: 10s, max: 5m, resetAfter: 30m}
     infrastructure: {countAsRestart: false, nodeLostTimeout: 2m}
     executorFailures: {max: 20, window: 10m}
-    health: {noProgressFor: 15m, noCheckpointFor: 15m, action: Restart}
+    health: {noProgressFor: 15m, noCheckpointFor: 15m, actions: {noProgress: Restart}}
   deletion: {policy: Retain, finalSnapshot: Savepoint, timeout: 10m, onTimeout: Proceed}
   ttlAfterFinished: 24h
   observability: {ui: {ingressTemplate: "", className: ""}, metrics: {podMonitor: false}}

@@ -5,7 +5,7 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Self
 
@@ -98,13 +98,13 @@ class Played:
 
 
 def board_of(clock: list[float], requests: Requests | None = None, **options: Any) -> Board:
-    """The board of a driver, on a clock that the test turns."""
+    """The board of a driver, on a clock that the test turns; it began when that was at 100."""
     return Board(
         DriverAttempt(3, "clicks", "team", "uid-1", "s3://state/clicks"),
         requests or Requests(),
         Redactor({"AWS_SECRET_ACCESS_KEY": "very-secret-key"}, TOKEN),
         clock=lambda: clock[0],
-        wall_clock=lambda: AT,
+        wall_clock=lambda: AT + timedelta(seconds=clock[0] - 100.0),
         **options,
     )
 

@@ -4,8 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from moorage.cluster.board import Board, DriverAttempt
+from moorage.driver.requests import Requests
 from moorage.driver.types import JobProgress
-from moorage.driver.views import CheckpointView, RestoredView
+from moorage.driver.views import CheckpointView, RestoredView, SubtaskView
 
 from .conftest import AT, board_of
 
@@ -44,7 +46,7 @@ def test_busy_ratio_and_rates_are_of_the_last_minute_and_fade(board, clock, say)
     state = board.state()
     assert state.busy_ratio == pytest.approx(0.5, abs=0.05)
     assert state.rows_per_second == pytest.approx(100, rel=0.1)
-    assert state.last_progress_time == AT
+    assert state.last_progress_time == AT + timedelta(seconds=20)
     clock[0] = 300.0
     state = board.state()
     assert (state.busy_ratio, state.rows_per_second) == (0.0, 0.0)
@@ -58,7 +60,7 @@ def test_an_epoch_under_way_is_busy_time_and_is_told_with_its_age(board, clock, 
     clock[0] = 190.0
     state = board.state()
     assert state.busy_ratio == pytest.approx(0.5)
-    assert state.epoch_since == AT
+    assert state.epoch_since == AT + timedelta(seconds=60)
     assert board.epoch_age() == 30.0
     clock[0] = 160.0 + 20 * 60
     assert board.state().busy_ratio == 1.0
@@ -68,18 +70,66 @@ def test_an_epoch_under_way_is_busy_time_and_is_told_with_its_age(board, clock, 
     assert state.epoch_seconds == 1200.0
 
 
-def test_what_moves_within_an_epoch_is_told_and_what_does_not_is_not(board, say):
-    times = [AT + timedelta(minutes=minute) for minute in range(3)]
-    board._wall_clock = lambda: times[0]
+def test_what_moves_within_an_epoch_is_told_and_what_does_not_is_not(board, clock, say):
     say(phase="running", in_epoch=True, moves=1)
-    times.pop(0)
+    clock[0] += 60
     say(phase="running", in_epoch=True, moves=1, tasks=4)
     state = board.state()
     assert state.last_move_time == AT
     assert (state.tasks_running, state.answered_at) == (4, AT + timedelta(minutes=1))
-    times.pop(0)
+    clock[0] += 60
     say(phase="running", in_epoch=True, moves=2, tasks=4)
     assert board.state().last_move_time == AT + timedelta(minutes=2)
+
+
+@pytest.mark.parametrize("step", [timedelta(hours=-1), timedelta(hours=1)])
+def test_a_clock_that_is_set_makes_nothing_older_than_it_is(clock, step):
+    off = [timedelta()]
+    board = Board(
+        DriverAttempt(3, "clicks", "team", "uid-1", "s3://state/clicks"),
+        Requests(),
+        str,
+        clock=lambda: clock[0],
+        wall_clock=lambda: AT + timedelta(seconds=clock[0]) + off[0],
+    )
+    board(JobProgress(phase="running", in_epoch=True, moves=1))
+    clock[0] += 30
+    board(JobProgress(phase="running", epochs=1, moves=2, completed_checkpoints=1))
+    before = board.state()
+    off[0] = step
+    clock[0] += 10
+    state = board.state()
+    for name in ("running_since", "last_progress_time", "last_move_time", "last_checkpoint_time"):
+        assert getattr(state, name) == getattr(before, name) + step, name
+    assert state.last_move_time is not None
+    assert state.answered_at == state.last_move_time + timedelta(seconds=10)
+    clock[0] += 0.001
+    off[0] += timedelta(milliseconds=300)
+    assert board.state().running_since == state.running_since, "what is no step changes no report"
+
+
+def test_the_subtask_with_most_rows_is_told_by_the_mean_of_its_operator(board, clock, say):
+    def seen(*rows):
+        even = [SubtaskView("b", n, (n, n), "", rows_in=500) for n in range(2)]
+        return tuple(
+            [
+                SubtaskView("a", n, (4 * n, 4 * n + 3), "", rows_in=count)
+                for n, count in enumerate(rows)
+            ]
+            + even
+            + [SubtaskView("sink", 0, None, "", rows_in=10_000)]
+        )
+
+    say(phase="running", parallelism=3)
+    say(phase="running", parallelism=3, subtasks=seen(100, 100, 100))
+    assert board.state().load.skew is None
+    clock[0] += 60
+    say(phase="running", parallelism=3, subtasks=seen(200, 900, 200))
+    skew = board.state().load.skew
+    assert (skew.uid, skew.subtask, skew.key_groups) == ("a", 1, "4-7")
+    assert (skew.rows, skew.mean_rows) == (800, pytest.approx(1000 / 3))
+    say(phase="running", parallelism=4, subtasks=())
+    assert board.state().load.skew is None
 
 
 def test_the_load_begins_anew_with_other_subtasks_and_after_a_rewind(board, clock, say):

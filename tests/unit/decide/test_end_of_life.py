@@ -150,7 +150,7 @@ def test_a_job_without_progress_is_restarted_after_a_while():
 
 
 def test_a_job_without_progress_is_only_shown_where_the_policy_says_alert():
-    stage = _stage(failurePolicy={"health": {"action": "Alert"}})
+    stage = _stage(failurePolicy={"health": {"actions": {"noProgress": "Alert"}}})
     stage.wait(3600)
     assert stage.started() == [1]
     assert stage.condition("Degraded") == "True/NoProgress"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from moorage_testing.worlds import Stage, checkpoint, job_spec
 
 import moorage_operator.decide
-from moorage_api.driver import DriverState
+from moorage_api.driver import DriverState, LoadReport, SkewReport
 from moorage_operator.decide import decide_job
 from moorage_operator.decide.rest import rest_of
 from moorage_operator.decide.view import only_figures
@@ -23,7 +23,9 @@ SPECS = [
     job_spec(savepoint={"schedule": {"cron": "*/20 * * * *"}}),
     job_spec(savepoint={"retain": {"maxAge": "30m"}}),
     job_spec(failurePolicy={"health": {"noProgressFor": "3m"}}),
-    job_spec(failurePolicy={"health": {"noCheckpointFor": "15m", "action": "Alert"}}),
+    job_spec(
+        failurePolicy={"health": {"noCheckpointFor": "15m", "actions": {"noCheckpoint": "Alert"}}}
+    ),
     job_spec(failurePolicy={"executorFailures": {"window": "7m"}}),
     job_spec(upgrade={"rollback": {"stableAfter": {"duration": "12m"}}}),
 ]
@@ -180,7 +182,20 @@ def _periodic(stage, name, at):
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["idle", "stall", "commit", "checkpoint", "checkpoint", "late", "slow", "silent"]
+            [
+                "idle",
+                "stall",
+                "commit",
+                "checkpoint",
+                "checkpoint",
+                "late",
+                "slow",
+                "silent",
+                "skewed",
+                "lost",
+                "rewound",
+                "clock",
+            ]
         ),
         st.integers(1, 400),
     ),
@@ -212,8 +227,26 @@ def step(stage, kind, seconds):
         said["answered_at"] = now - timedelta(seconds=seconds % 7)
     if kind == "slow":
         said |= {"epoch_since": now, "epoch_seconds": float(seconds)}
+    if kind in ("checkpoint", "late"):
+        said["last_checkpoint_time"] = now
     stage.say(**said)
+    stage.say(**unwell(stage, kind, seconds))
     stage.last = stage.report
+
+
+def unwell(stage, kind, seconds):
+    """What of a report has to do with health."""
+    said = {}
+    if kind == "skewed":
+        skew = SkewReport(uid="a", subtask=1, rows=100 * seconds, mean_rows=8_000.0)
+        said["load"] = LoadReport(seconds=900.0, busy_seconds=3.0 * seconds, skew=skew)
+    if kind == "lost":
+        said["executors_lost"] = stage.report.executors_lost + seconds % 12
+    if kind == "rewound":
+        said["rewinds"] = stage.report.rewinds + seconds % 4
+    if kind == "clock":
+        stage.say(answered_at=stage.now + timedelta(minutes=seconds - 200))
+    return said
 
 
 @st.composite

@@ -44,6 +44,26 @@ def test_a_newer_operators_phase_does_not_make_a_new_label(metrics):
     assert 'phase="Other"' in text(metrics)
 
 
+def test_what_is_wrong_is_shown_with_what_is_done_and_not_any_more_when_it_is_over(metrics):
+    since = {"since": "2026-03-01T12:00:00Z"}
+    wrong = [
+        {"check": "NoProgress", "then": "Withheld", **since},
+        {"check": "Gremlins", "then": "Alert", **since},
+    ]
+    done = {"check": "NoProgress", "action": "Restart", "at": "2026-03-01T11:00:00Z"}
+    see(metrics, health={"findings": wrong, "actions": [done], "clockAheadSeconds": -45})
+    shown = text(metrics)
+    for line in (
+        'unhealthy{action="Withheld",check="NoProgress",job="clicks",namespace="n"} 1.0',
+        'unhealthy{action="Alert",check="Other",job="clicks",namespace="n"} 1.0',
+        'health_actions{job="clicks",namespace="n"} 1.0',
+        'clock_ahead_seconds{job="clicks",namespace="n"} -45.0',
+    ):
+        assert f"moorage_job_{line}" in shown
+    see(metrics)
+    assert "moorage_job_unhealthy{" not in text(metrics)
+
+
 def test_a_checkpoint_is_shown_once_there_is_one(metrics):
     see(metrics)
     assert "moorage_job_last_checkpoint_bytes{" not in text(metrics)

@@ -3,7 +3,7 @@
 import json
 import zlib
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import yaml
@@ -63,7 +63,12 @@ class Drivers:
 
     async def state(self, target: DriverTarget) -> DriverState:
         """See `moorage_operator.ports.DriverClient`."""
-        return self._reach(target).state()
+        ahead = timedelta(seconds=self.habits.clock_ahead)
+        report = self._reach(target).state()
+        times = ("running_since", "last_progress_time", "last_move_time", "last_checkpoint_time")
+        known = {name: getattr(report, name) for name in times}
+        told = {name: at + ahead for name, at in known.items() if at is not None}
+        return report.model_copy(update={**told, "answered_at": self._now() + ahead})
 
     async def ask(self, target: DriverTarget, path: str, body: BaseModel) -> RequestView:
         """See `moorage_operator.ports.DriverClient`."""

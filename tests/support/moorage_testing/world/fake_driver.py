@@ -65,6 +65,8 @@ class FakeDriver(LineageKeeper):
     executors: int = 0
     executors_ready: int = 0
     cut_off: bool = False
+    executors_lost: int = 0
+    rewinds: int = 0
     standby: bool = False
 
     def __post_init__(self) -> None:
@@ -76,6 +78,11 @@ class FakeDriver(LineageKeeper):
     def alive(self) -> bool:
         """Whether the process runs."""
         return self.end is None and self.exit_code == 0
+
+    def lose_executor(self) -> None:
+        """An executor is gone, and the stream begins anew from the newest checkpoint."""
+        self.executors_lost += 1
+        self.rewinds += 1
 
     def state(self) -> DriverState:
         """What it says of itself."""
@@ -95,12 +102,18 @@ class FakeDriver(LineageKeeper):
             load=self._borne(),
             executors_desired=self.executors,
             executors_ready=self.executors_ready,
+            executors_lost=self.executors_lost,
+            rewinds=self.rewinds,
             last_progress_time=self.last_epoch_at,
+            last_move_time=self.last_epoch_at,
             running_since=None if self.standby else self.running_since,
             restored_from=self.restored,
             last_checkpoint=self.last_checkpoint,
             last_savepoint=self.last_savepoint,
             completed_checkpoints=self.completed,
+            last_checkpoint_time=self.last_checkpoint.completed_at
+            if self.completed and self.last_checkpoint
+            else None,
             consecutive_failed_checkpoints=self.failed_in_a_row,
             storage_error=self.storage_error,
             requests=tuple(asked.view for asked in self.asked.values()),
@@ -202,7 +215,7 @@ class FakeDriver(LineageKeeper):
 
     def _run_epochs(self, now: datetime) -> None:
         assert self.last_epoch_at is not None
-        if self.habits.stuck:
+        if self.stands_still:
             return
         step = timedelta(seconds=self.habits.epoch)
         while self.last_epoch_at + step <= now:
@@ -237,7 +250,7 @@ class FakeDriver(LineageKeeper):
 
     def _serve(self, now: datetime) -> None:
         for asked in list(self.asked.values()):
-            if not self.alive or asked.view.state in ("Completed", "Failed") or self.habits.stuck:
+            if not self.alive or asked.view.state in ("Completed", "Failed") or self.stands_still:
                 continue
             if asked.due is None:
                 asked.due = now + timedelta(seconds=self.habits.snapshot)

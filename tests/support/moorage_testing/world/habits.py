@@ -31,6 +31,7 @@ class Habits:
         standby_rate: rows per second of one that stands by; others take 100.
         arrivals: rows per second that come, by job; drivers of other jobs say nothing of a load.
         each: rows per second that a subtask does.
+        clock_ahead: seconds by which drivers' clocks are ahead of the operator's.
     """
 
     boot: float = 4.0
@@ -54,6 +55,7 @@ class Habits:
     standby_rate: float = 100.0
     arrivals: dict[str, float] = field(default_factory=dict)
     each: float = 1000.0
+    clock_ahead: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

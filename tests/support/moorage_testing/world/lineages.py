@@ -49,7 +49,13 @@ class LineageKeeper:
     completed: int = 0
     failed_in_a_row: int = 0
     storage_error: str = ""
+    hung: bool = False  # it makes no epochs and no checkpoints, and answers
     _first_newest: int = 0
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether its stream gets nowhere."""
+        return self.hung or self.habits.stuck
 
     @property
     def directory(self) -> str:
@@ -164,7 +170,7 @@ class LineageKeeper:
     def _checkpoint(self, now: datetime) -> CheckpointSummary | None:
         assert self.writer is not None
         self.checkpoint_at = now + timedelta(seconds=self.interval)
-        if self.habits.stuck:
+        if self.stands_still:
             return None
         try:
             self.buckets.check()

@@ -1,0 +1,257 @@
+"""What is wrong with a job that runs, and what the operator does about it by itself. Pure.
+
+It looks at what passes see anyway. People are told; a restart goes by the newest checkpoint, as
+after a failure; and of both that and a rollback there are only so many, which stand in the status.
+A job is judged while nothing else is under way: it is no wonder that one which is stopped stands
+still. What stops a job, or has it work in vain, makes it Degraded; skewed keys and clocks do not.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from moorage_api.driver import DriverState
+from moorage_api.lifecycle import Health
+from moorage_api.status import Check, Finding, HealthAction
+from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.health import trouble
+from moorage_operator.decide.recover import FailureKind, restart
+from moorage_operator.decide.rollback import may_roll_back, roll_back
+from moorage_operator.decide.specs import policy, running_spec
+
+_MOST = 64
+_STEP = 30
+"""Seconds that clocks may drift apart, or a report may take, without a word."""
+_SKEW_SEEN = 300.0
+_SKEW_ROWS = 100
+_BUSY = 0.7
+"""Of the time in epochs: with less, one subtask more or less is no bottleneck."""
+_CALMER = 0.8
+"""Of the bound: what was found is there until it is below that, or it would come and go."""
+
+_ONLY_SHOWN = ("SkewedKeys",)
+_RESTARTED = ("NoProgress", "NoCheckpoint")
+"""What another driver may do better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Something that is wrong."""
+
+    check: Check
+    message: str
+    curable: bool = True  # whether now is the time for an action
+
+
+def note_counts(draft: Draft) -> None:
+    """Take into the status what the driver counts, and how far its clock is off."""
+    report, known = draft.report, draft.status.health
+    if report is None:
+        return
+    same = known.attempt == report.attempt
+    lost = report.executors_lost - (known.executors_lost if same else 0)
+    # A start after a failure restores as well; it is counted when its driver first answers.
+    operation = draft.status.operation
+    again = not same and known.attempt > 0 and operation is not None and operation.type == "Recover"
+    restores = known.restores + again
+    restores += max(report.rewinds - (known.rewinds if same else 0), 0)
+    before = draft.world.status.snapshots.last_checkpoint
+    last = draft.status.snapshots.last_checkpoint
+    if last is not None and report.completed_checkpoints and last != before:
+        restores = 0
+    losses = (*known.losses, *[draft.now] * min(max(lost, 0), _MOST))[-_MOST:]
+    _put(
+        draft,
+        attempt=report.attempt,
+        executors_lost=report.executors_lost,
+        rewinds=report.rewinds,
+        losses=_lately(draft, losses),
+        restores=restores,
+    )
+    _note_clock(draft, report)
+
+
+def findings(draft: Draft) -> tuple[Found, ...]:
+    """What is wrong with the job now, the worst first; nothing while something else is done."""
+    spec = policy(draft)
+    running = draft.is_active and draft.attempt.running_since is not None
+    if spec is None or not running or draft.status.operation is not None:
+        return ()
+    rules, report = spec.failure_policy.health, draft.report
+    found = []
+    if (stands := trouble(draft)) is not None:
+        found.append(Found(stands.reason, stands.message, stands.curable))
+    if (restores := draft.status.health.restores) >= rules.max_restores:
+        last = draft.status.restarts
+        why = f"; last: {last.last_reason}: {last.last_message}" if last.last_reason else ""
+        text = f"restored {restores} times, and no checkpoint was completed in between{why}"
+        fix = "the driver's log says what it restores from, and why it fails"
+        found.append(Found("RestoreLoop", f"{text}; {fix}"))
+    if loop := _executor_loop(draft):
+        found.append(Found("ExecutorLoop", loop))
+    known = any(one.check == "SkewedKeys" for one in draft.status.health.findings)
+    if report is not None and (text := skewed(rules, report, known=known)):
+        found.append(Found("SkewedKeys", text))
+    return tuple(found)
+
+
+def stops(found: Found) -> bool:
+    """Whether a job does not do its work because of it."""
+    return found.check not in ("ExecutorLoop", "RestoreLoop", *_ONLY_SHOWN)
+
+
+def cure(draft: Draft, found: tuple[Found, ...]) -> bool:
+    """Begin what the policy wants to be done about it; say whether anything was begun."""
+    for one in found:
+        then = _then(draft, one)
+        if not one.curable or then not in ("Restart", "Rollback"):
+            continue
+        draft.put_restarts(last_reason=one.check, last_message=one.message, last_time=draft.now)
+        draft.tell("Warning", one.check, one.message, f"{draft.attempt.number}")
+        if then == "Rollback":
+            roll_back(draft, f"{one.check}: {one.message}")
+        else:
+            restart(draft, FailureKind.APPLICATION, one.check, one.message)
+            draft.put_restarts(next_retry_at=None)
+        done = HealthAction(check=one.check, action=then, at=draft.now)
+        _put(draft, actions=(*_counted(draft), done))
+        return True
+    return False
+
+
+def show_findings(draft: Draft) -> None:
+    """Write what was found, and tell what is new of it."""
+    before = {one.check: one for one in draft.status.health.findings}
+    shown = []
+    for one in findings(draft):
+        old, then = before.get(one.check), _then(draft, one)
+        since = old.since if old is not None else draft.now
+        message = one.message
+        if old is not None and old.then == then and one.check in _ONLY_SHOWN:
+            message = old.message  # its figures change all the time
+        shown.append(
+            Finding(check=one.check, since=since, message=message, then=then, due=one.curable)
+        )
+        was_due = old is not None and old.due
+        if one.curable and not was_due:
+            draft.tell("Warning", one.check, message, f"{draft.attempt.number}")
+        withheld = one.curable and then == "Withheld"
+        if withheld and not (was_due and old is not None and old.then == then):
+            key = f"{draft.attempt.number}-{one.check}"
+            draft.tell("Warning", "HealthActionWithheld", f"{_spent(draft)}: {message}", key)
+    _put(draft, findings=tuple(shown), actions=_counted(draft))
+
+
+def degrading(draft: Draft) -> Finding | None:
+    """The worst of what was found, if it keeps the job from its work or undoes that."""
+    found = (one for one in draft.status.health.findings if one.check not in _ONLY_SHOWN)
+    return next(found, None)
+
+
+def skewed(rules: Health, report: DriverState, *, known: bool) -> str:
+    """Which subtask holds the others up, and what to do; empty if none does.
+
+    Args:
+        known: whether that was found before.
+    """
+    load = report.load
+    skew = load.skew if load is not None else None
+    if load is None or skew is None or load.seconds < _SKEW_SEEN or skew.rows < _SKEW_ROWS:
+        return ""
+    share = _CALMER if known else 1.0
+    if load.busy_seconds < _BUSY * share * load.seconds:
+        return ""
+    times = skew.rows / skew.mean_rows if skew.mean_rows > 0 else 0.0
+    if times < rules.skew_above * share:
+        return ""
+    return (
+        f"subtask {skew.subtask} of {skew.uid} (key groups {skew.key_groups}) has {times:.1f} "
+        f"times the mean of rows, and all wait for it; more subtasks do not help if one key has "
+        f"them: aggregate before the key, or add to the key what splits it"
+    )
+
+
+def is_step(before: timedelta, now: timedelta) -> bool:
+    """Whether a clock was set, if it was so far ahead of the other one before, and is now."""
+    return abs(now - before) >= timedelta(seconds=_STEP)
+
+
+def _note_clock(draft: Draft, report: DriverState) -> None:
+    if report.answered_at is None:
+        return
+    known = draft.status.health.clock_ahead_seconds
+    ahead = report.answered_at - draft.now
+    if not is_step(timedelta(seconds=known), ahead):
+        return
+    seconds = round(ahead.total_seconds())
+    _put(draft, clock_ahead_seconds=seconds)
+    node = draft.pod.node if draft.pod is not None and draft.pod.node else "the driver's node"
+    side = "ahead of" if seconds > 0 else "behind"
+    text = (
+        f"the clock of {node} is {abs(seconds)} s {side} the operator's, and was {known} s ahead "
+        f"before: one of them was set, or the driver is on another node; nothing is decided by it, "
+        f"but see that nodes keep time"
+    )
+    draft.tell("Warning", "ClockStepped", text, f"{draft.attempt.number}-{seconds}")
+
+
+def _executor_loop(draft: Draft) -> str:
+    spec = running_spec(draft)
+    if spec is None:
+        return ""
+    rules = spec.failure_policy.executor_failures
+    lately = _lately(draft, draft.status.health.losses)
+    lost = max(len(lately), draft.status.executors.failed_in_window)
+    if rules.max == 0 or lost < max(rules.max / 2, 2):
+        return ""
+    # Numbers that grow stay out of it: a status that says the same is not written again.
+    return (
+        f"executors are lost again and again, half of executorFailures.max ({rules.max} in "
+        f"{rules.window}) and more: kubectl describe their pods; mostly it is memory, a volume "
+        f"or a node"
+    )
+
+
+def _lately(draft: Draft, losses: tuple[datetime, ...]) -> tuple[datetime, ...]:
+    spec = running_spec(draft)
+    window = spec.failure_policy.executor_failures.window if spec is not None else None
+    if window is None:
+        return losses
+    return tuple(at for at in losses if not draft.reached(at + window.timedelta))
+
+
+def _then(draft: Draft, found: Found) -> str:
+    """What is done about it, now or as soon as it may help."""
+    spec = policy(draft)
+    rules = spec.failure_policy.health if spec is not None else Health()
+    wanted = {
+        "NoProgress": rules.actions.no_progress,
+        "NoCheckpoint": rules.actions.no_checkpoint,
+        "ExecutorLoop": rules.actions.executor_loop,
+        "RestoreLoop": rules.actions.restore_loop,
+    }.get(found.check, "Alert")
+    if wanted == "Rollback" and not may_roll_back(draft):
+        wanted = "Restart" if found.check in _RESTARTED else "Alert"
+    if wanted != "Alert" and len(_counted(draft)) >= rules.budget.actions:
+        return "Withheld"
+    return wanted
+
+
+def _counted(draft: Draft) -> tuple[HealthAction, ...]:
+    """What counts towards the budget still."""
+    spec = policy(draft)
+    rules = spec.failure_policy.health if spec is not None else Health()
+    window = rules.budget.window.timedelta
+    return tuple(one for one in draft.status.health.actions if not draft.reached(one.at + window))
+
+
+def _spent(draft: Draft) -> str:
+    spec = policy(draft)
+    budget = (spec.failure_policy.health if spec is not None else Health()).budget
+    return (
+        f"a person must look: failurePolicy.health.budget allows {budget.actions} automatic "
+        f"actions in {budget.window}, and they are used up"
+    )
+
+
+def _put(draft: Draft, **changes: object) -> None:
+    draft.put(health=draft.status.health.model_copy(update=changes))

@@ -1,0 +1,96 @@
+"""A job that runs and gets nowhere, and the clocks of a cluster."""
+
+import pytest
+
+pytestmark = pytest.mark.scenarios
+
+QUICK = {"noProgressFor": "60s", "noCheckpointFor": "1h"}
+
+
+def health(world, **rules):
+    world.edit(failurePolicy={"health": {**QUICK, **rules}})
+
+
+def found(world):
+    return {one.check: one.then for one in world.status().health.findings}
+
+
+async def hang(world):
+    """The driver hangs, and another one takes over; or not."""
+    before = len(world.drivers.by_pod)
+    world.drivers.newest.hung = True
+    await world.run(130)
+    return len(world.drivers.by_pod) - before
+
+
+async def test_a_job_that_hangs_goes_on_from_its_newest_checkpoint_as_often_as_its_budget_says(
+    running,
+):
+    health(running, budget={"actions": 2, "window": "20m"})
+    await running.run(5)
+    assert [await hang(running) for _ in range(3)] == [1, 1, 0]
+    assert found(running) == {"NoProgress": "Withheld"}
+    assert running.condition("Degraded") == "True/NoProgress"
+    told = running.events()
+    assert told.count("HealthActionWithheld") == 1
+    running.restart_operator()
+    await running.run(300)
+    assert len(running.drivers.by_pod) == 3, "what was done stands in the status"
+    assert running.events().count("HealthActionWithheld") == 1
+    for restored in running.drivers.restored:
+        assert restored.epoch == restored.newest
+    await running.until(lambda: running.is_running() and not running.drivers.newest.hung, 1200)
+    assert found(running) == {}
+
+
+async def test_what_is_only_to_be_told_is_told_and_left_alone(running):
+    health(running, actions={"noProgress": "Alert"})
+    await running.run(5)
+    assert await hang(running) == 0
+    assert found(running) == {"NoProgress": "Alert"}
+    running.drivers.newest.hung = False
+    await running.run(60)
+    assert found(running) == {}
+    assert running.condition("Degraded") == "False/Healthy"
+
+
+@pytest.mark.parametrize("ahead", [-7200.0, 7200.0])
+async def test_a_clock_that_is_set_is_a_word_and_nothing_else(running, ahead):
+    health(running)
+    await running.run(60)
+    for off in (ahead, 0.0):
+        running.drivers.habits.clock_ahead = off
+        await running.run(120)
+    assert len(running.drivers.by_pod) == 1
+    assert running.status().health.findings == ()
+    assert running.events().count("ClockStepped") == 2
+    assert running.condition("Ready") == "True/Running"
+
+
+async def test_executors_that_are_lost_without_end_are_told_and_forgotten_when_it_is_over(running):
+    running.edit(
+        failurePolicy={"executorFailures": {"max": 6, "window": "5m"}},
+        checkpoint={"interval": "3600s"},
+    )
+    await running.until(lambda: running.is_running() and len(running.drivers.by_pod) == 2)
+    for _ in range(5):
+        running.driver().lose_executor()
+        await running.run(10)
+    await running.run(40)
+    assert found(running) == {"ExecutorLoop": "Alert", "RestoreLoop": "Alert"}
+    running.annotate(checkpoint="now")
+    await running.run(400)
+    assert found(running) == {}
+    assert len(running.drivers.by_pod) == 2
+
+
+async def test_a_job_that_is_suspended_while_it_hangs_is_not_begun_anew(running):
+    health(running)
+    running.edit(savepoint={"timeout": "90s"})
+    await running.run(5)
+    running.drivers.newest.hung = True
+    await running.run(30)
+    running.edit(desiredState="Suspended")
+    await running.until(lambda: running.phase() == "Suspended", 600)
+    assert len(running.drivers.by_pod) == 1
+    assert "NoProgress" not in running.events()
