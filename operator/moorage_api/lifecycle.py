@@ -202,6 +202,16 @@ class Health(Model):
     """How often."""
 
 
+class DisruptionBudget(Model):
+    """What a drain of nodes may take at a time, by PodDisruptionBudgets of the job."""
+
+    driver: bool = False
+    """Whether evictions of the driver are refused: a drain waits until a person moves the job."""
+
+    executors_at_once: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
+    """How many executors may be evicted at a time; as many as are there without it."""
+
+
 class FailurePolicy(Model):
     """What is done when the job fails."""
 
@@ -219,6 +229,9 @@ class FailurePolicy(Model):
 
     executor_failures: Annotated[ExecutorFailures, OnChange("Upgrade")] = ExecutorFailures()
     """Lost executors that are tolerated."""
+
+    disruption_budget: DisruptionBudget = DisruptionBudget()
+    """What a drain of nodes may take at a time."""
 
     health: Health = Health()
     """A job that runs but gets nowhere, or not well."""

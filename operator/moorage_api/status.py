@@ -225,6 +225,8 @@ class Reconciliation(Report):
     state_backend: str = ""
     """The state backend of the last version whose stream ran: a spec that names none goes on with
     it."""
+    disruption_budgets: bool = False
+    """Whether PodDisruptionBudgets were ever asked for; removed as the PodMonitor below."""
     pod_monitor: bool = False
     """Whether a PodMonitor was ever asked for: it is removed when it is not wanted any more."""
 

@@ -29,6 +29,7 @@ from moorage_operator.plan import (
     Plan,
     RunStoreTask,
     SaveRevision,
+    SetDisruptionBudget,
     SetFinalizer,
     SetPodMonitor,
     StartDriver,
@@ -119,6 +120,7 @@ class Actor:
     _store_tasks: dict[str, dict[str, None]] = field(default_factory=dict)
     _asked: dict[str, dict[str, None]] = field(default_factory=dict)
     _monitored: dict[str, SetPodMonitor] = field(default_factory=dict)
+    _budgets: dict[tuple[str, str], SetDisruptionBudget] = field(default_factory=dict)
 
     def store_tasks_of(self, uid: str) -> frozenset[str]:
         """Ids of the newest store tasks that were begun for an object in this process's life."""
@@ -129,10 +131,14 @@ class Actor:
         self._store_tasks.pop(uid, None)
         self._asked.pop(uid, None)
         self._monitored.pop(uid, None)
+        for role in ("driver", "executor"):
+            self._budgets.pop((uid, role), None)
         self.attempts.forget(uid)
 
     def is_done(self, effect: Effect, uid: str) -> bool:
         """Whether this process has done it for the object, and would not do it again."""
+        if isinstance(effect, SetDisruptionBudget):
+            return self._budgets.get((uid, effect.role)) == effect
         return isinstance(effect, SetPodMonitor) and self._monitored.get(uid) == effect
 
     async def carry_out_all(
@@ -240,6 +246,8 @@ class Actor:
                 return await self._delete_object(effect, subject.meta)
             case KeepSnapshot():
                 return await self._keep_snapshot(effect, subject)
+            case SetDisruptionBudget():
+                return await self._set_budget(effect, subject.meta)
             case SetPodMonitor():
                 return await self._set_pod_monitor(effect, subject.meta)
 
@@ -349,6 +357,15 @@ class Actor:
             return False
         await self.attempts.set_monitor(effect, meta)
         self._monitored[meta.uid] = effect
+        return True
+
+    async def _set_budget(self, effect: SetDisruptionBudget, meta: Meta) -> bool:
+        """As for a PodMonitor."""
+        key = (meta.uid, effect.role)
+        if self._budgets.get(key) == effect:
+            return False
+        await self.attempts.set_budget(effect, meta)
+        self._budgets[key] = effect
         return True
 
     async def _keep_snapshot(self, effect: KeepSnapshot, subject: Subject) -> bool:

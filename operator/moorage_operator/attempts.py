@@ -12,11 +12,18 @@ from datetime import datetime, timedelta
 from moorage_api import JobSpec
 from moorage_api.changes import refreshed
 from moorage_api.status import read_status
-from moorage_operator.children import bodies, names, pod_monitor, service
+from moorage_operator.children import bodies, disruption_budget, names, pod_monitor, service
 from moorage_operator.children.names import owner_reference
 from moorage_operator.children.secrets import config_owner, token_secret
 from moorage_operator.objects import is_controlled_by
-from moorage_operator.plan import ActionFailed, DeletePod, SetPodMonitor, StartDriver, TidyAttempt
+from moorage_operator.plan import (
+    ActionFailed,
+    DeletePod,
+    SetDisruptionBudget,
+    SetPodMonitor,
+    StartDriver,
+    TidyAttempt,
+)
 from moorage_operator.podviews import pod_view
 from moorage_operator.ports import (
     Cluster,
@@ -119,6 +126,22 @@ class Attempts:
                 "spec.observability.metrics.podMonitor is true, and this cluster has no kind "
                 "PodMonitor: install the Prometheus operator, or set it to false"
             ) from error
+
+    async def set_budget(self, effect: SetDisruptionBudget, meta: Meta) -> None:
+        """Make, change or delete a PodDisruptionBudget.
+
+        Raises:
+            ActionFailed: another object has the name.
+            ClusterError: as for any write.
+        """
+        body = disruption_budget(meta, effect.role, effect.least)
+        if effect.least:
+            await self._keep(body, meta)
+            return
+        name = body["metadata"]["name"]
+        found = await self.cluster.get("PodDisruptionBudget", meta.namespace, name)
+        if found is not None and is_controlled_by(found, meta.uid):
+            await self._delete("PodDisruptionBudget", meta, name, found["metadata"]["uid"])
 
     async def repair(self, world: JobWorld) -> None:
         """Make again what a living driver needs besides its pod, and somebody deleted.

@@ -135,6 +135,14 @@ class SetPodMonitor:
     tls_secret: str = ""  # the Secret with the authority of its certificate; empty if there is none
 
 
+@dataclass(frozen=True, slots=True)
+class SetDisruptionBudget:
+    """Make or remove the PodDisruptionBudget of the job's pods in one role."""
+
+    role: Literal["driver", "executor"]
+    least: int  # pods that evictions leave; 0: there is no budget
+
+
 Effect = (
     SaveRevision
     | TidyRevisions
@@ -147,9 +155,10 @@ Effect = (
     | DeleteObject
     | KeepSnapshot
     | SetPodMonitor
+    | SetDisruptionBudget
 )
 
-ASIDE = (KeepSnapshot, SetPodMonitor)
+ASIDE = (KeepSnapshot, SetPodMonitor, SetDisruptionBudget)
 """Effects that come last, and whose failure holds up nothing else."""
 
 

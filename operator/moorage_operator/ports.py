@@ -33,6 +33,7 @@ Kind = Literal[
     "Lease",
     "Namespace",
     "Node",
+    "PodDisruptionBudget",
     "PodMonitor",
     "ResourceQuota",
 ]

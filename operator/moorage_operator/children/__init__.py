@@ -87,6 +87,25 @@ def pod_monitor(meta: Meta, tls_secret: str = "") -> Object:
     }
 
 
+def disruption_budget(meta: Meta, role: str, least: int) -> Object:
+    """What keeps so many pods of a role from being evicted.
+
+    A number that is left, and no share and no number that may go: those need an owner of the pods
+    that says how many there are to be, and neither a job nor a driver's pod does. A pod that is
+    not ready protects nothing and may go.
+    """
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(meta, f"{meta.name}-{role}"),
+        "spec": {
+            "minAvailable": least,
+            "selector": {"matchLabels": selector(meta.uid, role)},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
 def _scheme(meta: Meta, tls_secret: str) -> Object:
     if not tls_secret:
         return {"scheme": "http"}

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
+from moorage_api.lifecycle import DisruptionBudget
 from moorage_api.status import OperationStep
 from moorage_operator.decide.conditions import (
     PODS_UNREADABLE,
@@ -42,7 +43,7 @@ from moorage_operator.decide.start import fencing, starting, verifying
 from moorage_operator.decide.stop import snapshotting, stopping
 from moorage_operator.decide.validate import tell_ignored_annotations, validate, warn_of_eviction
 from moorage_operator.decide.view import hold_back, show_pods
-from moorage_operator.plan import Event, Plan, SetFinalizer, SetPodMonitor
+from moorage_operator.plan import Event, Plan, SetDisruptionBudget, SetFinalizer, SetPodMonitor
 from moorage_operator.snapshots.triggers import stale, wanted
 from moorage_operator.world import JobWorld, Unreadable
 
@@ -114,6 +115,7 @@ def _act(draft: Draft) -> None:
     _work(draft)
     _snapshots(draft)
     _monitor(draft)
+    _budgets(draft)
 
 
 def _work(draft: Draft) -> None:
@@ -151,6 +153,19 @@ def _monitor(draft: Draft) -> None:
     if wanted or draft.status.reconciliation.pod_monitor:
         draft.put_reconciliation(pod_monitor=True)
         draft.do(SetPodMonitor(wanted, spec.tls_secret if spec is not None else ""))
+
+
+def _budgets(draft: Draft) -> None:
+    """Hold up evictions as far as the job wants it, or not any more."""
+    spec = policy(draft)
+    rules = spec.failure_policy.disruption_budget if spec is not None else DisruptionBudget()
+    at_once, there = rules.executors_at_once, draft.status.executors.desired
+    wanted = rules.driver or at_once is not None
+    if wanted or draft.status.reconciliation.disruption_budgets:
+        draft.put_reconciliation(disruption_budgets=True)
+        draft.do(SetDisruptionBudget("driver", int(rules.driver)))
+        least = max(there - at_once, 0) if at_once is not None else 0
+        draft.do(SetDisruptionBudget("executor", least))
 
 
 def _say_blind(draft: Draft, pods: Unreadable) -> None:

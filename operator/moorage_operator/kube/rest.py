@@ -75,6 +75,7 @@ RESOURCES: dict[Kind, Resource] = {
     "Namespace": Resource("Namespace", "namespaces", namespaced=False, status=True),
     "Node": Resource("Node", "nodes", namespaced=False, status=True),
     "ResourceQuota": Resource("ResourceQuota", "resourcequotas"),
+    "PodDisruptionBudget": Resource("PodDisruptionBudget", "poddisruptionbudgets", "policy"),
     "PodMonitor": Resource("PodMonitor", "podmonitors", "monitoring.coreos.com"),
 }
 

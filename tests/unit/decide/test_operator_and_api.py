@@ -12,6 +12,7 @@ from moorage_api.status import JobStatus
 from moorage_operator.plan import (
     AskDriver,
     SaveRevision,
+    SetDisruptionBudget,
     SetFinalizer,
     SetPodMonitor,
     StartDriver,
@@ -377,3 +378,24 @@ def test_what_a_spec_asks_for_in_vain_is_said_once_and_stops_nothing(asked, fiel
     stage.edit(scaling={"parallelism": 2, "maxParallelism": 16}, upgrade={})
     stage.settle()
     assert stage.condition("SpecValid") == "True/Valid"
+
+
+def budgets(stage):
+    found = [e for e in stage.decide().effects if isinstance(e, SetDisruptionBudget)]
+    return {one.role: one.least for one in found}
+
+
+def test_evictions_are_held_up_as_far_as_the_job_wants_it_and_not_any_more_after():
+    stage = Stage()
+    stage.run()
+    assert budgets(stage) == {}
+    stage.say(executors_desired=5, executors_ready=5)
+    stage.edit(failurePolicy={"disruptionBudget": {"driver": True, "executorsAtOnce": 2}})
+    stage.settle()
+    assert budgets(stage) == {"driver": 1, "executor": 3}
+    stage.say(executors_desired=2)
+    stage.settle()
+    assert budgets(stage) == {"driver": 1, "executor": 0}
+    stage.edit(failurePolicy={})
+    stage.settle()
+    assert budgets(stage) == {"driver": 0, "executor": 0}

@@ -16,6 +16,7 @@ from moorage_operator.plan import (
     Plan,
     RunStoreTask,
     SaveRevision,
+    SetDisruptionBudget,
     SetFinalizer,
     SetPodMonitor,
     StartDriver,
@@ -487,3 +488,22 @@ async def test_a_store_task_for_a_store_that_the_job_has_left_goes_there(shell, 
     await shell.settle()
     assert asked[0] == ("s3://state/left", store_task.id)
     assert shell.world.store_tasks[store_task.id].state == "Completed"
+
+
+async def test_a_disruption_budget_is_made_changed_and_removed_once_each(shell):
+    shell.make_job()
+    for least in (2, 3):
+        always(shell, SetDisruptionBudget("executor", least))
+        await shell.settle()
+        before = len(shell.cluster.effects)
+        await shell.reconcile()
+        assert len(shell.cluster.effects) == before
+        [made] = shell.api.list("PodDisruptionBudget")
+        assert made["spec"]["minAvailable"] == least
+    uid = shell.job()["metadata"]["uid"]
+    assert made["metadata"]["name"] == "clicks-executor"
+    assert made["metadata"]["ownerReferences"][0]["uid"] == uid
+    assert made["spec"]["selector"]["matchLabels"]["moorage.dev/job-uid"] == uid
+    always(shell, SetDisruptionBudget("executor", 0))
+    await shell.settle()
+    assert not shell.api.list("PodDisruptionBudget")

@@ -42,6 +42,10 @@ a namespace that is being deleted are refused, which the operator bears.
 - apiGroups: [apps]
   resources: [controllerrevisions]
   verbs: [get, list, create, patch, delete]
+# Of jobs with spec.failurePolicy.disruptionBudget.
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, create, patch, delete]
 # Of jobs with spec.observability.metrics.podMonitor.
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
