@@ -174,6 +174,8 @@ class AttemptStatus(Report):
     """Set when it has ended; never unset."""
     outcome_reason: str = ""
     outcome_message: str = ""
+    taken_by: str = ""
+    """The reason, once its pod was seen to be taken away: how it ended may go unseen."""
     missing_since: Moment | None = None
     """Since when its pod is not there."""
     node_lost_since: Moment | None = None

@@ -17,7 +17,7 @@ from moorage_api.status import (
 )
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.operations import begin
-from moorage_operator.decide.recover import End, judge
+from moorage_operator.decide.recover import End, judge, taken_by
 from moorage_operator.decide.specs import lost_patience
 from moorage_operator.decide.view import show_report
 from moorage_operator.world import LogPoint, PodView, StoreView, newest_driver
@@ -38,6 +38,7 @@ def observe_attempt(draft: Draft) -> None:
         _ended(draft, judge(pod), pod.end, pod.ended.finished_at if pod.ended else None)
     else:
         adopt_pod(draft, pod)
+        draft.put_attempt(taken_by=taken_by(pod))
         _node(draft, pod)
     if draft.report is not None:
         show_report(draft, draft.report)
@@ -75,8 +76,10 @@ def _missing(draft: Draft) -> None:
         draft.put_attempt(missing_since=since)
         draft.wake_at(gone)
         return
+    # A busy kubelet takes a pod away faster than anybody looks.
+    reason = attempt.taken_by or "DriverLost"
     text = f"the driver's pod {attempt.driver_pod} is gone without a word"
-    _ended(draft, End("Failed", "DriverLost", text), None, draft.now)
+    _ended(draft, End("Failed", reason, text), None, draft.now)
 
 
 def _node(draft: Draft, pod: PodView) -> None:

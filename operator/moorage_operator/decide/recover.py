@@ -163,6 +163,11 @@ def _stopped(pod: PodView) -> str:
     return _short(f"the driver was told to end: {why}" if why else "the driver was told to end")
 
 
+def taken_by(pod: PodView) -> str:
+    """The reason why a pod that still runs is being taken away; empty if it is not."""
+    return _disruption(pod) if pod.deleted_at is not None or pod.disrupted else ""
+
+
 def _disruption(pod: PodView) -> str:
     """The reason, if something other than the job ended the pod; else empty."""
     if pod.reason in _POD_REASONS:

@@ -193,6 +193,29 @@ def test_scenario_42_a_pod_that_hangs_in_terminating_is_forced_after_grace_and_t
     assert stage.started() == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"disrupted": "Eviction API: evicting"}, "DriverEvicted"),
+        ({"disrupted": "TaintManager: deleting due to NoExecute taint"}, "NodeLost"),
+        ({}, "DriverDeleted"),
+    ],
+)
+def test_scenario_38_a_driver_that_was_taken_away_is_not_lost_though_nobody_saw_it_end(
+    change, reason
+):
+    stage = Stage()
+    stage.run()
+    stage.change_driver(deleted_at=stage.now, **change)
+    stage.settle()
+    stage.drivers.clear()
+    stage.wait(20)
+    stage.wait(20)
+    assert not stage.told("DriverLost")
+    assert stage.status.restarts.last_reason == reason
+    assert not stage.status.restarts.window
+
+
 def test_scenario_05_old_executors_hold_the_next_driver():
     stage = Stage()
     stage.run()
