@@ -30,6 +30,8 @@ KINDS: dict[ChangeKind, str] = {
 
 _ORDER = tuple(KINDS)
 _UNHASHED = ("Ignore", "Live")
+_SHOWN = 60
+"""Characters of a value, its last ones: images have the longest, and end with a tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,42 @@ def classify(old: JobSpec, new: JobSpec) -> SpecChange:
     kinds = [kind for _, kind in differences]
     strongest = max(kinds, key=_ORDER.index, default=_ORDER[0])
     return SpecChange(strongest, tuple(field for field, _ in differences))
+
+
+def described(old: JobSpec, new: JobSpec) -> tuple[str, ...]:
+    """Say what differs, field by field, as `spec.image: a -> b`; what needs no restart is left out.
+
+    Values stand there where they are short words and numbers. Lists and mappings, such as a
+    program's arguments and variables, may have secrets in them and are named only.
+    """
+    found = []
+    for field, kind in _differences(old, new, "spec", "Upgrade"):
+        if kind in _UNHASHED:
+            continue
+        shown = [_short(_at(spec, field)) for spec in (old, new)]
+        told = f": {shown[0]} -> {shown[1]}" if None not in shown else ""
+        found.append(f"{field}{told}")
+    return tuple(found)
+
+
+def _at(spec: JobSpec, path: str) -> Any:
+    """The value of a field, by the path that `_differences` gives it."""
+    value: Any = spec
+    for part in path.split(".")[1:]:
+        fields = type(value).model_fields
+        name = next(name for name, field in fields.items() if (field.alias or name) == part)
+        value = getattr(value, name)
+    return value
+
+
+def _short(value: Any) -> str | None:
+    """A value that may be shown; None for one that may not."""
+    if value is None:
+        return "none"
+    if not isinstance(value, str | int | float | Duration | Quantity):
+        return None
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= _SHOWN else f"…{text[1 - _SHOWN :]}"
 
 
 def is_same_job(old: JobSpec, new: JobSpec) -> bool:

@@ -258,6 +258,15 @@ class SkewReport(Report):
     """Of all subtasks of the operator."""
 
 
+class SinkView(Report):
+    """A sink of the job."""
+
+    uid: str
+    takes_back: str = ""
+    """A word for the place from which a restore takes back what later checkpoints published; empty
+    where output stays with its readers."""
+
+
 class LoadReport(Report):
     """What the stream bore, over the last `scaling.autoscaler.window`.
 
@@ -342,6 +351,8 @@ class DriverState(Report):
     last_checkpoint_failure: RequestError | None = None
     storage_error: str = ""
     """Why the store cannot be reached at the moment; empty while it can."""
+    sinks: Items[SinkView] | None = None
+    """None before the job's code has described its graph."""
     requests: Items[RequestView] = ()
     """The latest requests, newest last."""
 

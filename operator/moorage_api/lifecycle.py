@@ -22,12 +22,19 @@ class StableAfter(Model):
     completed_checkpoints: _Natural = 1
     """How many checkpoints it has completed."""
 
+    lag_may_grow: bool = False
+    """Whether it counts although more rows come than it takes, by what sources say of their lag."""
+
 
 class Rollback(Model):
     """Going back to the last stable version when a new one does not become stable."""
 
     enabled: bool = False
-    """Whether to, by itself: only while the new version has published nothing."""
+    """Whether to, by itself: while the new version has published nothing, or by retractOutput."""
+
+    retract_output: bool = False
+    """Whether what it has published may be taken back from readers for that, where every sink can;
+    files can, rows of a topic or a database cannot."""
 
     readiness_timeout: _Positive = Duration("10m")
     """How long a new version has to become stable, from its first start."""

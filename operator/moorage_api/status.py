@@ -10,7 +10,14 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from moorage_api.driver import CheckpointSummary, Moment, Report, RestoredFrom, SavepointInfo
+from moorage_api.driver import (
+    CheckpointSummary,
+    Moment,
+    Report,
+    RestoredFrom,
+    SavepointInfo,
+    SinkView,
+)
 from moorage_api.model import Items, RawMapping
 
 STATUS_FORMAT = 1
@@ -170,6 +177,10 @@ class AttemptStatus(Report):
     """As the driver reports it."""
     restored_from: RestoredFrom | None = None
     """As the driver reports it."""
+    sinks: Items[SinkView] = ()
+    """As the driver reports them."""
+    sinks_known: bool = False
+    """Whether it did: a job may have none."""
     outcome: Literal["", "Finished", "Stopped", "Failed"] = ""
     """Set when it has ended; never unset."""
     outcome_reason: str = ""
@@ -199,6 +210,32 @@ class Trial(Report):
     """The newest checkpoint of the version before."""
     restore_point: RestorePointStatus
     """What the version before had come to."""
+    sinks_before: Items[SinkView] = ()
+    """The sinks of the version before."""
+    sinks: Items[SinkView] = ()
+    """The sinks of all versions on trial, as far as their drivers said."""
+    unsaid: Items[str] = ()
+    """Versions on trial whose drivers have not said which sinks they have."""
+
+
+class RevisionRecord(Report):
+    """A version that was to run, at one time."""
+
+    name: str
+    """Of its ControllerRevision; it ends with a hash of the spec."""
+    generation: int = 0
+    """The object's, at that time."""
+    attempt: int = 0
+    """Its first driver; 0 if none was started."""
+    at: Moment
+    """When it began, or was given up without."""
+    changed: Items[str] = ()
+    """What differed from the version before it, field by field; values only where they are short,
+    and none of a program's arguments and variables."""
+    outcome: Literal["", "Stable", "Superseded", "Rejected", "RolledBack"] = ""
+    """What became of it; empty while that is open."""
+    message: str = ""
+    """Why, where there is more to say."""
 
 
 class Reconciliation(Report):
@@ -424,6 +461,8 @@ class JobStatus(Report):
     profile: ProfileStatus | None = None
     """The defaults of many jobs that this one goes by."""
     reconciliation: Reconciliation = Reconciliation()
+    revisions: Items[RevisionRecord] = ()
+    """The latest versions, newest last; at most 10."""
     operation: OperationStatus | None = None
     operation_counter: int = 0
     attempt: AttemptStatus = AttemptStatus()

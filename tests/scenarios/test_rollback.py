@@ -264,3 +264,165 @@ async def test_a_restart_that_is_asked_for_meanwhile_tries_the_new_version_again
     stable.drivers.habits.fail_restore = ""
     stable.annotate(restart="try again")
     await stable.until(lambda: image(stable) == BAD and stable.is_running())
+
+
+# -- output that may be taken back
+
+
+async def retracting(world, **more):
+    """A stable job that wants published output taken back, and a version that has published."""
+    world.edit(upgrade={"rollback": {"retractOutput": True}, **more})
+    return await published(world)
+
+
+async def test_where_every_sink_takes_output_back_and_a_person_wants_it_one_that_published_goes(
+    stable,
+):
+    old = await retracting(stable)
+    at = stable.drivers.restored[-1].epoch
+    await crashing(stable, 420)
+    await stable.until(lambda: image(stable) == OLD and stable.is_running())
+    restored = stable.drivers.restored[-1]
+    assert (restored.epoch, restored.explicit) == (at, True)
+    assert stable.status().reconciliation.current_revision == old
+    assert "RollbackBlocked" not in stable.events()
+    await stable.run(600)
+    assert image(stable) == OLD
+    assert stable.condition("Stable") == "True/Stable"
+
+
+@pytest.mark.parametrize(
+    ("sinks", "said"),
+    [
+        ({"out": "folder", "topic": ""}, "takes output back: topic"),
+        ({"out": "another folder"}, "takes output back: out"),
+        (None, "no driver of clicks-"),
+    ],
+    ids=["one cannot", "another folder", "nobody said"],
+)
+async def test_a_sink_that_cannot_take_its_output_back_is_named_and_a_person_decides(
+    stable, sinks, said
+):
+    stable.edit(upgrade={"rollback": {"retractOutput": True}})
+    await stable.run(10)
+    stable.drivers.habits.sinks = sinks
+    await published(stable)
+    await crashing(stable, 420)
+    blocked = stable.status().condition("Stable")
+    assert (blocked.status, blocked.reason) == ("False", "RollbackBlocked")
+    assert said in blocked.message
+    assert "RollbackStarted" not in stable.events()
+
+
+async def test_output_is_not_taken_back_to_a_checkpoint_that_may_be_gone(stable):
+    await retracting(stable, mode="LastCheckpoint")
+    await stable.until(lambda: stable.report().completed_checkpoints > 4)
+    await crashing(stable, 420)
+    assert "checkpoint.retain" in stable.status().condition("Stable").message
+    assert "RollbackStarted" not in stable.events()
+
+
+async def test_what_an_earlier_version_on_trial_published_is_of_its_sinks_too(stable):
+    stable.edit(upgrade={"rollback": {"retractOutput": True}})
+    await stable.run(10)
+    stable.drivers.habits.sinks = {"out": "folder", "topic": ""}
+    await published(stable)
+    stable.drivers.habits.sinks = {"out": "folder"}
+    await published(stable, NEXT)
+    await crashing(stable, 420, of=NEXT)
+    assert "takes output back: topic" in stable.status().condition("Stable").message
+
+
+async def test_a_version_that_was_rescaled_in_place_on_trial_is_rolled_back_as_well(stable):
+    scaling = {"mode": "InPlaceParallelism", "parallelism": 2, "maxParallelism": 16}
+    stable.edit(scaling=scaling)
+    await stable.until(lambda: stable.condition("Stable") == "True/Stable", 600)
+    await retracting(stable)
+    stable.edit(scaling__parallelism=4)
+    await stable.until(lambda: "RescaledInPlace" in stable.events())
+    await crashing(stable, 420)
+    await stable.until(lambda: image(stable) == OLD and stable.is_running())
+
+
+# -- a lag that grows
+
+
+async def test_a_version_that_falls_behind_is_not_stable(stable):
+    stable.drivers.habits.arrivals["clicks"] = 1000.0
+    stable.drivers.habits.each = 100.0
+    stable.edit(image=BAD, upgrade__rollback__retractOutput=True)
+    await stable.until(lambda: image(stable) == BAD and stable.is_running())
+    await stable.run(200)
+    assert stable.condition("Stable") == "False/LagGrowing"
+    assert stable.phase() == "Running"
+    await stable.until(lambda: "RollbackStarted" in stable.events(), 300)
+
+
+async def test_a_lag_that_may_grow_keeps_nobody_from_being_stable(stable):
+    stable.drivers.habits.arrivals["clicks"] = 1000.0
+    stable.drivers.habits.each = 100.0
+    stable.edit(image=BAD, upgrade__rollback__stableAfter={"lagMayGrow": True})
+    await stable.until(lambda: image(stable) == BAD and stable.is_running())
+    await stable.until(lambda: stable.condition("Stable") == "True/Stable", 200)
+
+
+async def test_one_that_only_falls_behind_is_given_more_subtasks(stable):
+    stable.drivers.habits.arrivals["clicks"] = 1000.0
+    stable.drivers.habits.each = 400.0
+    scaler = {"enabled": True, "dryRun": False, "min": 1, "max": 8, "window": "60s"}
+    width = {"parallelism": 1, "maxParallelism": 16, "mode": "InPlaceParallelism"}
+    stable.edit(image=BAD, scaling={**width, "autoscaler": scaler})
+    await stable.until(lambda: "RescaledInPlace" in stable.events(), 900)
+    await stable.until(lambda: stable.condition("Stable") == "True/Stable", 1500)
+    assert image(stable) == BAD
+    assert "RollbackStarted" not in stable.events()
+
+
+# -- figures that are older than the upgrade
+
+
+async def test_a_driver_that_went_without_a_word_is_no_reason_to_hold_a_rollback_back(stable):
+    """The status names an older checkpoint than the one that the new version began from."""
+    stable.drivers.habits.deaf = True
+    await stable.run(45)
+    stable.kubelet.image_error = "ImagePullBackOff"
+    stable.edit(image=BAD)
+    stable.drivers.newest.kill()
+    await stable.until(lambda: "RollbackStarted" in stable.events(), 500)
+    stable.kubelet.image_error, stable.drivers.habits.deaf = "", False
+    await stable.until(lambda: image(stable) == OLD and stable.is_running())
+    restored = stable.drivers.restored[-1]
+    assert restored.epoch == restored.newest
+
+
+# -- what became of each
+
+
+async def test_the_status_tells_what_became_of_each_version(stable):
+    stable.edit(image=BAD)
+    await crashing(stable, 420)
+    await stable.until(lambda: image(stable) == OLD and stable.is_running())
+    first, bad, again = stable.status().revisions
+    assert (first.outcome, first.changed) == ("Stable", ())
+    assert bad.changed == (f"spec.image: {OLD} -> {BAD}",)
+    assert (bad.outcome, bad.attempt > 0) == ("RolledBack", True)
+    assert "did not become stable" in bad.message
+    assert (again.name, again.outcome) == (first.name, "")
+    await stable.until(lambda: stable.condition("Stable") == "True/Stable", 600)
+    assert stable.status().revisions[-1].outcome == "Stable"
+
+
+async def test_a_version_that_never_ran_is_told_as_well_and_one_that_was_replaced(stable):
+    stable.drivers.habits.preflight_fails = "no"
+    stable.edit(image=BAD, upgrade={"preflight": True})
+    await stable.until(lambda: "PreflightFailed" in stable.events())
+    stable.drivers.habits.preflight_fails = ""
+    stable.edit(image=NEXT)
+    await stable.until(lambda: image(stable) == NEXT and stable.is_running())
+    stable.edit(image="registry.example/clicks:4")
+    await stable.until(lambda: image(stable).endswith(":4") and stable.is_running())
+    found = stable.status().revisions
+    assert [one.outcome for one in found] == ["Stable", "Rejected", "Superseded", ""]
+    assert found[1].attempt == 0
+    assert "no" in found[1].message
+    assert found[2].changed == (f"spec.image: {OLD} -> {NEXT}",)

@@ -37,7 +37,7 @@ from moorage_operator.decide.observed import observe_attempt, rebuild
 from moorage_operator.decide.operations import leave_block
 from moorage_operator.decide.phase import message, phase
 from moorage_operator.decide.profile import show_profile
-from moorage_operator.decide.rollback import follow_rollback, note_restored
+from moorage_operator.decide.rollback import follow_rollback, note_restored, note_sinks
 from moorage_operator.decide.specs import desired, is_valid, policy, renew_rejection
 from moorage_operator.decide.start import fencing, starting, verifying
 from moorage_operator.decide.stop import snapshotting, stopping
@@ -80,6 +80,7 @@ def decide_job(world: JobWorld) -> Plan:
         note_counts(draft)
         if draft.on_trial:
             note_restored(draft)
+            note_sinks(draft)
         _act(draft)
     _describe(draft)
     return replace(draft.plan(), stale=stale(world))

@@ -14,6 +14,7 @@ from moorage_api.sizing import empty_dir_size
 from moorage_api.status import AutoscalerStatus, ScaleStep
 from moorage_operator.decide.capacity import Load, Memory, Rules, Step, Verdict, judge
 from moorage_operator.decide.draft import Draft, later
+from moorage_operator.decide.health import has_run_in
 from moorage_operator.decide.specs import newest_name
 from moorage_operator.world import Unreadable
 
@@ -43,8 +44,10 @@ def autoscale(draft: Draft) -> None:
     if known is None or known.declared != draft.world.declared_parallelism:
         known = AutoscalerStatus(declared=draft.world.declared_parallelism)
         _put(draft, known)
-    # A version that may yet be rolled back, or a spec that is not followed, is left as it is.
-    calm = draft.attempt.stable_since is not None and newest_name(draft) == draft.attempt.revision
+    # A version that may yet be rolled back, or a spec that is not followed, is left as it is; one
+    # that is not stable only because its lag grows is given more.
+    stable = draft.attempt.stable_since is not None or has_run_in(draft)
+    calm = stable and newest_name(draft) == draft.attempt.revision
     if not calm or report is None or report.load is None or report.phase != "running":
         return
     if report.parallelism != spec.scaling.parallelism:

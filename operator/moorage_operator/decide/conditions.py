@@ -13,7 +13,13 @@ from moorage_api.status import Condition
 from moorage_api.unsupported import without_effect
 from moorage_operator.decide.draft import QUOTA_EXCEEDED, Draft
 from moorage_operator.decide.findings import degrading
-from moorage_operator.decide.health import checkpoint_due, estranged, trouble
+from moorage_operator.decide.health import (
+    checkpoint_due,
+    estranged,
+    has_run_in,
+    lag_grows,
+    trouble,
+)
 from moorage_operator.decide.phase import PAUSED, is_suspended, slow_start, stuck, stuck_executor
 from moorage_operator.decide.preflight import preflight_text
 from moorage_operator.decide.profile import waiting_text
@@ -281,6 +287,9 @@ def _stable(draft: Draft) -> _Said:
         return _Said("False", "NotRunning")
     spec = policy(draft)
     after = spec.upgrade.rollback.stable_after if spec is not None else None
+    report = draft.report
+    if report is not None and has_run_in(draft) and lag_grows(report):
+        return _Said("False", "LagGrowing", "more rows come than it takes; see its lag")
     wanted = f"{after.duration} and {after.completed_checkpoints} checkpoints" if after else ""
     return _Said("False", "NotYet", f"it must run for {wanted}" if wanted else "")
 

@@ -14,6 +14,13 @@ from moorage_operator.decide.draft import Draft, here, later
 from moorage_operator.decide.specs import policy, running_spec
 from moorage_operator.world import PodView, StoreView, Unreadable
 
+_LAG_SEEN = 30.0
+"""Seconds between two looks at a lag, for it to be said to grow."""
+_LAG_WAITS = 30.0
+"""Seconds of what comes: a lag that is shorter is none."""
+_LAG_SHARE = 0.05
+"""Of what comes, as that much more is left waiting."""
+
 _OPAQUE = ("restoring", "rewinding", "checkpointing", "stopping")
 """Phases in which a driver shows no signs until they are over."""
 _OPAQUE_FACTOR = 4
@@ -130,6 +137,38 @@ def _epoch_length(draft: Draft, report: DriverState) -> timedelta:
     began = report.epoch_since
     age = draft.now - here(draft, report, began) if began is not None else timedelta(0)
     return max(age, timedelta(seconds=report.epoch_seconds))
+
+
+def has_run_in(draft: Draft) -> bool:
+    """Whether the version has run, and completed checkpoints, for as long as stableAfter wants."""
+    attempt, spec, report = draft.attempt, policy(draft), draft.report
+    if attempt.running_since is None or spec is None or report is None:
+        return False
+    wanted = spec.upgrade.rollback.stable_after
+    if report.completed_checkpoints < wanted.completed_checkpoints:
+        return False
+    good_at = attempt.running_since + wanted.duration.timedelta
+    if draft.reached(good_at):
+        return True
+    draft.wake_at(good_at)
+    return False
+
+
+def lag_grows(report: DriverState) -> bool:
+    """Whether more rows come than the stream takes, as far as its sources say.
+
+    By the first and the last look of the load's window; what a few seconds bring is none, since
+    looks fall anywhere between two epochs.
+    """
+    load = report.load
+    if load is None or load.lag_rows is None or load.lag_rows_before is None:
+        return False
+    growth = load.lag_rows - load.lag_rows_before
+    if load.lag_seconds < _LAG_SEEN or load.seconds <= 0:
+        return False
+    comes = load.rows / load.seconds + growth / load.lag_seconds
+    waits = load.lag_rows > _LAG_WAITS * comes
+    return waits and growth / load.lag_seconds > _LAG_SHARE * comes
 
 
 def checkpoint_due(draft: Draft) -> datetime | None:

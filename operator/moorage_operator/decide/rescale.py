@@ -15,7 +15,15 @@ from moorage_api.sizing import executor_count
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.operations import begin, end
 from moorage_operator.decide.recover import after_end, finish
-from moorage_operator.decide.specs import desired, is_new_nonce, keep_revision, policy, target
+from moorage_operator.decide.specs import (
+    desired,
+    is_new_nonce,
+    keep_revision,
+    note_begun,
+    note_stable,
+    policy,
+    target,
+)
 from moorage_operator.decide.stop import begin_stop, request_view
 from moorage_operator.plan import AskDriver
 from moorage_operator.world import Unreadable
@@ -198,8 +206,16 @@ def _done(draft: Draft, text: str) -> None:
     name, operation, old = draft.operation.target_revision, draft.operation, draft.attempt
     draft.put_attempt(revision=name)
     draft.put_reconciliation(current_revision=name, running_revision=name)
+    trial = draft.status.reconciliation.trial
+    note_begun(draft, name, old.number)
     if old.stable_since is not None:
         draft.put_reconciliation(stable_revision=name, trial=None)
+        note_stable(draft, name)
+    elif trial is not None and trial.revision == old.revision:
+        # The same driver with the same program: its time goes on.
+        renamed = tuple(name if one == old.revision else one for one in trial.unsaid)
+        trial = trial.model_copy(update={"revision": name, "unsaid": renamed})
+        draft.put_reconciliation(trial=trial)
     end(draft)
     draft.tell("Normal", "RescaledInPlace", text, operation.id)
 

@@ -2,7 +2,8 @@
 
 By itself only where that changes nothing that anybody has read: output is published with completed
 checkpoints, so before the new version has completed one, its start can be made undone. After that
-a person decides, by the annotation `moorage.dev/rollback`.
+a person decides: in advance, by `rollback.retractOutput`, where every sink takes output back; or by
+the annotation `moorage.dev/rollback`.
 """
 
 from datetime import datetime
@@ -11,11 +12,11 @@ from moorage_api import JobSpec
 from moorage_api.changes import classify
 from moorage_api.status import RestorePointStatus, Trial
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.health import is_ready
+from moorage_operator.decide.health import is_ready, lag_grows
 from moorage_operator.decide.operations import begin, clear_block
 from moorage_operator.decide.restore_point import is_by_spec, place_of
-from moorage_operator.decide.specs import give_up, policy, target
-from moorage_operator.world import Unreadable
+from moorage_operator.decide.specs import give_up, note_rolled_back, policy, target
+from moorage_operator.world import StoreView, Unreadable
 
 _ANNOTATION = "rollback"
 _STARTS = ("Fencing", "Starting", "Verifying")
@@ -41,16 +42,35 @@ def note_start(draft: Draft, revision: str, number: int, point: RestorePointStat
             since=draft.now,
             attempt=number,
             elsewhere=elsewhere,
-            checkpoint_id=last.id if last is not None else 0,
+            checkpoint_id=_newest_number(draft, point),
             restore_point=back,
+            sinks_before=draft.attempt.sinks,
+            unsaid=(revision,),
         )
         draft.put_reconciliation(trial=trial)
     elif done.trial is not None:
         # What was published since the version that was stable counts on.
         resumed = operation is not None and operation.type == "Resume"
         since = draft.now if resumed or done.trial.revision != revision else done.trial.since
-        trial = done.trial.model_copy(update={"revision": revision, "since": since})
+        unsaid = done.trial.unsaid
+        if revision not in unsaid and revision != before:
+            unsaid = (*unsaid, revision)
+        trial = done.trial.model_copy(
+            update={"revision": revision, "since": since, "unsaid": unsaid}
+        )
         draft.put_reconciliation(trial=trial)
+
+
+def _newest_number(draft: Draft, point: RestorePointStatus) -> int:
+    """The newest checkpoint of the version before, whoever knows of it: its driver is gone."""
+    # The status may be minutes older than the end of a driver that left no word.
+    last, store = draft.status.snapshots.last_checkpoint, draft.world.store
+    known = [point.checkpoint_id, last.id if last is not None else 0]
+    if isinstance(store, StoreView) and store.newest is not None:
+        owner = store.owner
+        if owner is not None and owner[3] == draft.meta.uid:
+            known.append(store.newest.checkpoint_id)
+    return max(known)
 
 
 def _is_autoscaled(draft: Draft, before: str, revision: str) -> bool:
@@ -79,6 +99,16 @@ def note_restored(draft: Draft) -> None:
     draft.put_reconciliation(trial=trial)
 
 
+def note_sinks(draft: Draft) -> None:
+    """What a version on trial publishes is its sinks'; its driver has said which these are."""
+    trial, attempt = draft.status.reconciliation.trial, draft.attempt
+    if trial is None or not attempt.sinks_known or trial.revision != attempt.revision:
+        return
+    sinks = (*trial.sinks, *(one for one in attempt.sinks if one not in trial.sinks))
+    unsaid = tuple(name for name in trial.unsaid if name != attempt.revision)
+    draft.put_reconciliation(trial=trial.model_copy(update={"sinks": sinks, "unsaid": unsaid}))
+
+
 def roll_back_if_late(draft: Draft) -> bool:
     """Begin to go back if the new version has had its time; say whether that was begun."""
     trial, spec = _trial(draft), policy(draft)
@@ -95,6 +125,8 @@ def roll_back_if_late(draft: Draft) -> bool:
     limit, last = spec.upgrade.rollback.readiness_timeout, draft.status.restarts
     failed = last.last_time is not None and last.last_time >= trial.since
     why = f"; {last.last_reason}: {last.last_message}" if failed else ""
+    if draft.report is not None and lag_grows(draft.report):
+        why = f"{why}; more rows come than it takes"
     return roll_back(draft, f"it did not become stable within {limit}{why}")
 
 
@@ -103,9 +135,12 @@ def roll_back(draft: Draft, why: str) -> bool:
     trial = _trial(draft)
     if trial is None or hindrance(draft):
         return False
-    # It began from the newest point of the lineage and completed none: a start from the same, or
-    # from the newest, is where the version before stopped.
     _begin(draft, trial, "NotStable", why)
+    if _published(draft, trial):
+        # What every sink takes back, and nothing else, was published since.
+        _go_before(draft, trial)
+    # Else it began from the newest point of the lineage and completed none: a start from the same,
+    # or from the newest, is where the version before stopped.
     return True
 
 
@@ -131,14 +166,18 @@ def follow_rollback(draft: Draft) -> bool:
         text = f"there is no way back to {asked}; the last stable version before: {can}"
         draft.tell("Warning", "RollbackRefused", text, asked)
         return False
-    order = f"rollback-{draft.status.operation_counter + 1}-{draft.tag}"
-    point = trial.restore_point.model_copy(update={"order_id": order})
     clear_block(draft)
     _begin(draft, trial, "RollbackRequested", f"the annotation moorage.dev/rollback is {asked}")
-    # What was published since stays with its readers; the lineage branches before it.
+    _go_before(draft, trial)
+    return True
+
+
+def _go_before(draft: Draft, trial: Trial) -> None:
+    """The version before begins where it stopped; the lineage branches there."""
+    order = f"rollback-{draft.status.operation_counter}-{draft.tag}"
+    point = trial.restore_point.model_copy(update={"order_id": order})
     draft.put(next_restore=point if point.mode == "Path" else None)
     draft.put_attempt(restore_point=None)
-    return True
 
 
 def hindrance(draft: Draft) -> str:
@@ -149,11 +188,12 @@ def hindrance(draft: Draft) -> str:
     back = f"annotating the job with moorage.dev/{_ANNOTATION}={done.stable_revision}"
     if draft.meta.annotation(_ANNOTATION) == done.stable_revision:
         back = f"{back} (take the annotation off first, as its value was followed before)"
-    last = draft.status.snapshots.last_checkpoint
-    if last is not None and last.id > trial.checkpoint_id:
+    published = _published(draft, trial)
+    kept = _kept_output(draft, trial) if published else None
+    if kept is not None:
         return (
-            f"output was published since the upgrade (checkpoint {last.id}); correct the new "
-            f"version, or take that back by {back}: it goes on from before the upgrade"
+            f"output was published since the upgrade (checkpoint {published}){kept}; correct the "
+            f"new version, or take that back by {back}: it goes on from before the upgrade"
         )
     if trial.elsewhere:
         return (
@@ -164,6 +204,30 @@ def hindrance(draft: Draft) -> str:
     if old is not None and new is not None and place_of(old.spec) != place_of(new.spec):
         return "the new version has its state in another place; correct the spec"
     return ""
+
+
+def _published(draft: Draft, trial: Trial) -> int:
+    """The newest checkpoint of versions on trial, with which output was published; 0 for none."""
+    last = draft.status.snapshots.last_checkpoint
+    return last.id if last is not None and last.id > trial.checkpoint_id else 0
+
+
+def _kept_output(draft: Draft, trial: Trial) -> str | None:
+    """Why what was published is not taken back without a person, in more words; None if it is."""
+    spec = policy(draft)
+    if spec is None or not spec.upgrade.rollback.retract_output:
+        return ""
+    if trial.unsaid:
+        return f", and nobody knows by which sinks, as no driver of {trial.unsaid[0]} said"
+    able = {(one.uid, one.takes_back) for one in trial.sinks_before if one.takes_back}
+    unable = sorted({one.uid for one in trial.sinks if (one.uid, one.takes_back) not in able})
+    if unable:
+        return f", and not every sink of both versions takes output back: {', '.join(unable[:8])}"
+    since, last = _published(draft, trial) - trial.checkpoint_id, trial.restore_point.path
+    is_checkpoint = last.partition("?")[0].rpartition("/")[2].startswith("chk-")
+    if is_checkpoint and since >= spec.checkpoint.retain.count:
+        return ", and by checkpoint.retain the checkpoint before the upgrade may be gone"
+    return None
 
 
 def is_late(draft: Draft) -> bool:
@@ -201,6 +265,7 @@ def _begin(draft: Draft, trial: Trial, reason: str, why: str) -> None:
     back = draft.status.reconciliation.stable_revision
     text = f"back to {back} from {trial.revision}: {why}"
     give_up(draft, f"it was rolled back: {why}")
+    note_rolled_back(draft, trial.revision, why)
     draft.put_restarts(next_retry_at=None, backoff_level=0, restore_failures=0, window=())
     if draft.is_active and draft.report is not None and draft.attempt.running_since is not None:
         # Without a last checkpoint, which would publish what is to be taken back.

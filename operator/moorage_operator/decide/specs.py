@@ -2,19 +2,27 @@
 
 An edit that is wrong changes nothing of what runs: everything here then goes by the last good spec,
 which its ControllerRevision keeps. Values that need no new revision (policies, desiredState) are
-those of the newest good spec.
+those of the newest good spec. What became of each version is kept for people, in
+`status.revisions`; nothing is decided by it.
 """
 
 from datetime import timedelta
 from typing import Literal
 
 from moorage_api import Deletion, JobSpec
+from moorage_api.changes import described
+from moorage_api.status import RevisionRecord
 from moorage_operator.decide.draft import Draft
 from moorage_operator.plan import SaveRevision
 from moorage_operator.world import Revision
 
 _HASH = 10
 _LONGEST = 900
+_RECORDS = 10
+"""Of versions: a status has no room for all that ever were."""
+_CHANGED = 8
+"""Fields that a record names."""
+_TOLD = 500
 _NODE_LOST = timedelta(minutes=2)
 
 
@@ -121,6 +129,11 @@ def _last_good(draft: Draft) -> Revision | None:
 
 def give_up(draft: Draft, why: str = "") -> None:
     """The newest spec is not tried again, until it is edited or a person asks for it."""
+    _reject(draft, why)
+    note_rejected(draft, name_of_newest(draft), why)
+
+
+def _reject(draft: Draft, why: str) -> None:
     draft.put_reconciliation(
         rejected_spec_hash=draft.world.spec_hash,
         rejected_generation=draft.meta.generation,
@@ -134,7 +147,7 @@ def renew_rejection(draft: Draft) -> None:
     if not done.rejected_spec_hash or not digest:
         return
     if done.rejected_spec_hash == digest or done.rejected_generation == draft.meta.generation:
-        give_up(draft, done.rejected_message)
+        _reject(draft, done.rejected_message)
 
 
 def _rejected(draft: Draft) -> bool:
@@ -150,3 +163,79 @@ def _holds_back(draft: Draft) -> bool:
     patient = spec.upgrade.mode == "Savepoint" and spec.upgrade.fallback != "LastCheckpoint"
     once_ran = draft.status.reconciliation.running_revision == draft.attempt.revision
     return patient and once_ran and not is_new_nonce(draft)
+
+
+# -- what became of each -----------------------------------------------------------------------
+
+
+def note_begun(draft: Draft, name: str, attempt: int) -> None:
+    """A driver of this version is to run, its first one unless it is the version that ran."""
+    known = list(draft.status.revisions)
+    before = next((one for one in reversed(known) if one.attempt), None)
+    if before is not None and before.name == name:
+        return
+    left = [
+        one.model_copy(update={"outcome": "Superseded"})
+        if one is before and not one.outcome
+        else one
+        for one in known
+    ]
+    changed = _changed(draft, before.name, name) if before is not None else ()
+    record = RevisionRecord(
+        name=name,
+        generation=draft.meta.generation,
+        attempt=attempt,
+        at=draft.now,
+        changed=changed,
+    )
+    draft.put(revisions=tuple([*left, record][-_RECORDS:]))
+
+
+def note_stable(draft: Draft, name: str) -> None:
+    """The version that runs is good."""
+    _settle(draft, name, "Stable", "")
+
+
+def note_rolled_back(draft: Draft, name: str, why: str) -> None:
+    """It made room for the one before it."""
+    _settle(draft, name, "RolledBack", why)
+
+
+def note_rejected(draft: Draft, name: str, why: str) -> None:
+    """It was given up; perhaps before it ever began."""
+    last = draft.status.revisions[-1] if draft.status.revisions else None
+    if last is not None and last.name == name:
+        _settle(draft, name, "Rejected", why)
+        return
+    running = draft.attempt.revision
+    record = RevisionRecord(
+        name=name,
+        generation=draft.meta.generation,
+        at=draft.now,
+        changed=_changed(draft, running, name) if running else (),
+        outcome="Rejected",
+        message=why[:_TOLD],
+    )
+    draft.put(revisions=(*draft.status.revisions, record)[-_RECORDS:])
+
+
+def _settle(draft: Draft, name: str, outcome: str, why: str) -> None:
+    """Of its last record alone: an older one of the same version had an end of its own."""
+    known = draft.status.revisions
+    place = next((i for i in reversed(range(len(known))) if known[i].name == name), None)
+    if place is None:
+        return
+    update = {"outcome": outcome, "message": why[:_TOLD]}
+    settled = known[place].model_copy(update=update)
+    draft.put(revisions=(*known[:place], settled, *known[place + 1 :]))
+
+
+def _changed(draft: Draft, before: str, name: str) -> tuple[str, ...]:
+    """What differs, as far as both specs are known."""
+    specs = {one: known.spec for one, known in draft.world.revisions.items()}
+    old, new = specs.get(before), specs.get(name) or draft.world.spec
+    if old is None or new is None:
+        return ()
+    found = described(old, new)
+    more = (f"and {len(found) - _CHANGED} more",) if len(found) > _CHANGED else ()
+    return (*found[:_CHANGED], *more)

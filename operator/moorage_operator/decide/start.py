@@ -23,6 +23,7 @@ from moorage_operator.decide.specs import (
     is_valid,
     keep_revision,
     newest_name,
+    note_begun,
     policy,
     target,
 )
@@ -251,6 +252,7 @@ def _become(draft: Draft, number: int, revision: str, point: RestorePointStatus)
     old = draft.status.reconciliation
     if old.stable_revision:
         note_start(draft, revision, number, point)
+    note_begun(draft, revision, number)
     draft.put(
         next_restore=None,
         job=JobView(),

@@ -13,7 +13,8 @@ from moorage_api.driver import CheckpointSummary, DriverState
 from moorage_api.status import ExecutorStatus, JobStatus, JobView, ScalingStatus
 from moorage_operator.children.names import JOB_UID_LABEL, ROLE_LABEL
 from moorage_operator.decide.draft import Draft, began_running, here, later
-from moorage_operator.decide.specs import policy, running_spec
+from moorage_operator.decide.health import has_run_in, lag_grows
+from moorage_operator.decide.specs import note_stable, policy, running_spec
 from moorage_operator.world import Unreadable
 
 _SHOWN_EVERY = timedelta(minutes=5)
@@ -104,6 +105,8 @@ def show_report(draft: Draft, report: DriverState) -> None:
     known = draft.world.revisions.get(attempt.revision)
     if draft.attempt.running_since is not None and known is not None:
         draft.put_reconciliation(state_backend=known.spec.state.effective_backend)
+    if report.sinks is not None:
+        draft.put_attempt(sinks=report.sinks, sinks_known=True)
     _show_checkpoints(draft, report)
     draft.put(job=_job(draft, report))
     draft.put(scaling=_scaling(draft, report))
@@ -197,14 +200,10 @@ def _failure_window(draft: Draft) -> timedelta:
 def _note_stable(draft: Draft, report: DriverState) -> None:
     """A version is good once it has run and completed checkpoints as the policy wants."""
     attempt, spec = draft.attempt, policy(draft)
-    if attempt.stable_since is not None or attempt.running_since is None or spec is None:
+    if attempt.stable_since is not None or not has_run_in(draft) or spec is None:
         return
-    wanted = spec.upgrade.rollback.stable_after
-    good_at = attempt.running_since + wanted.duration.timedelta
-    if report.completed_checkpoints < wanted.completed_checkpoints:
-        return
-    if not draft.reached(good_at):
-        draft.wake_at(good_at)
+    if not spec.upgrade.rollback.stable_after.lag_may_grow and lag_grows(report):
         return
     draft.put_attempt(stable_since=draft.now)
     draft.put_reconciliation(stable_revision=attempt.revision, trial=None)
+    note_stable(draft, attempt.revision)

@@ -146,6 +146,10 @@ class FileSink:
         """See `Sink.restore`."""
         return self._output().restore(point)
 
+    def takes_back(self) -> str:
+        """The folder: what went into it can be made invisible again."""
+        return f"{self._url} {self.commit}"
+
     def retire(self, point: SinkRetire) -> None:
         """Drop what no restore can ask for: what was taken back, what losing attempts staged."""
         self._output().retire(point)

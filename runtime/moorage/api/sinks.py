@@ -151,7 +151,9 @@ class Sink(Protocol):
       it raises where that would show rows twice, and returns sentences for people;
     - `commit_epoch(info: EpochInfo, committables) -> None`: called on the driver when an epoch is
       committed, before a checkpoint covers it;
-    - `retire(point: SinkRetire) -> None`: called on the driver after checkpoints were retired.
+    - `retire(point: SinkRetire) -> None`: called on the driver after checkpoints were retired;
+    - `takes_back() -> str`: names the place, such as a folder, from which `restore` takes back what
+      checkpoints outside its history published. A sink without it leaves its output there.
     """
 
     def open_writer(self, stage: StageId, schema: pa.Schema) -> SinkWriter:

@@ -279,6 +279,27 @@ def _entry(snapshot: Json) -> Json:
 
 
 @plugin.command()
+def revisions(
+    job: JobName, *, namespace: Namespace = None, context: Context = None, output: Output = "table"
+) -> None:
+    """The versions of a job, newest first: what changed, and what became of each."""
+    cluster, now = _cluster(namespace, context), datetime.now(UTC)
+    found = cluster.get(JOBS, job).get("status", {}).get("revisions") or []
+    found = list(reversed(found))
+    if output != "table":
+        print_document("revisions", {"revisions": found}, output)
+        return
+    rows = []
+    for one in found:
+        said = ", ".join(one.get("changed") or ())
+        why = one.get("message")
+        text = f"{said} ({why})" if said and why else said or why
+        age = _age(one["at"], now)
+        rows.append((one["name"], age, one.get("attempt") or None, one.get("outcome"), text))
+    print_table(("NAME", "BEGAN", "DRIVER", "OUTCOME", "CHANGED"), rows)
+
+
+@plugin.command()
 def savepoint(
     job: JobName,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its directory's name, used once.")],

@@ -28,6 +28,7 @@ from moorage_api.driver import (
     RequestView,
     RestoredFrom,
     SavepointInfo,
+    SinkView,
 )
 from moorage_state.coordinator import CheckpointException
 from moorage_state.errors import MoorageError
@@ -200,6 +201,7 @@ class Board:
             consecutive_failed_checkpoints=now.failed_in_a_row,
             last_checkpoint_failure=self._failure(now.last_failure),
             storage_error=self.storage_error,
+            sinks=self.sinks(),
             requests=tuple(self.request(request) for request in self._requests.latest()),
         )
 
@@ -283,6 +285,13 @@ class Board:
             spark_version=pyspark.__version__,
             completed_at=view.completed_at,
         )
+
+    def sinks(self) -> tuple[SinkView, ...] | None:
+        """Those of the job, once its code has described them."""
+        known = self.progress.sinks
+        if known is None:
+            return None
+        return tuple(SinkView(uid=one.uid, takes_back=one.takes_back) for one in known)
 
     @property
     def storage_error(self) -> str:

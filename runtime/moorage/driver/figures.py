@@ -3,6 +3,7 @@
 Turns what the engine knows into plain values. Called by a run of the stream, between two epochs.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,14 @@ from dataclasses import dataclass
 from moorage.api.graph import Branch, InputNode, JobGraph
 from moorage.api.streams import DataStream
 from moorage.driver.settings import JobSettings
-from moorage.driver.views import EpochPhases, GraphView, NodeView, QueryableView, SubtaskView
+from moorage.driver.views import (
+    EpochPhases,
+    GraphView,
+    NodeView,
+    QueryableView,
+    SinkOutput,
+    SubtaskView,
+)
 from moorage.engine.acks import Ack, EpochOutcome
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.kv_states import KvStateLocationRegistry
@@ -19,6 +27,7 @@ from moorage.texts import duration_text
 
 _TOLD_SECONDS = 1.0
 """Between two looks at all subtasks: epochs may be many a second."""
+_DIGEST = 12
 
 
 class _Drawing:
@@ -58,6 +67,20 @@ def graph_view(graph: JobGraph) -> GraphView:
         place = drawing.node(NodeView("sink", sink.uid, type(sink.sink).__name__))
         _connect(drawing, sink.upstream, place)
     return GraphView(tuple(drawing.views), tuple(drawing.edges))
+
+
+def outputs_of(graph: JobGraph) -> tuple[SinkOutput, ...]:
+    """The sinks, and from where each takes output back.
+
+    Addresses may be long, or have credentials in them: only whether two are the same counts.
+    """
+    found = []
+    for node in graph.sinks:
+        call = getattr(node.sink, "takes_back", None)
+        place = call() if call is not None else ""
+        digest = hashlib.sha256(place.encode()).hexdigest()[:_DIGEST] if place else ""
+        found.append(SinkOutput(node.uid, digest))
+    return tuple(found)
 
 
 def configuration_of(settings: JobSettings) -> list[tuple[str, str]]:

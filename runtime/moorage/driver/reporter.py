@@ -27,6 +27,7 @@ from moorage.driver.views import (
     RestoredView,
     SavepointView,
     ServerPart,
+    SinkOutput,
     SubtaskView,
 )
 from moorage_state.coordinator import CheckpointException, CompletedCheckpoint, PendingCheckpoint
@@ -76,9 +77,9 @@ class Reporter:
         """How its checkpoints and epochs are configured."""
         self._publish(configuration=tuple(told))
 
-    def graph(self, view: GraphView) -> None:
+    def graph(self, view: GraphView, sinks: tuple[SinkOutput, ...]) -> None:
         """What the job is made of."""
-        self._publish(graph=view)
+        self._publish(graph=view, sinks=sinks)
 
     def queryable(self, views: tuple[QueryableView, ...]) -> None:
         """The states that may be looked up."""

@@ -16,7 +16,7 @@ from moorage.api.graph import JobGraph
 from moorage.driver.context import DriverContext
 from moorage.driver.control import ControlServer, control_path
 from moorage.driver.environment import JobEnvironment, Platform, RangesMove, StoppedWaiting
-from moorage.driver.figures import configuration_of, graph_view
+from moorage.driver.figures import configuration_of, graph_view, outputs_of
 from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.job_file import (
     build_graph,
@@ -495,7 +495,7 @@ def _warm(
             settings.main_file, stream_environment(settings, platform.spark), settings.py_files
         )
         _tell_unread(graph, reporter)
-        reporter.graph(graph_view(graph))
+        reporter.graph(graph_view(graph), outputs_of(graph))
         spare_byte_counts(platform.spark, graph, settings)
         yield _Warm(environment, platform, graph)
 

@@ -25,6 +25,7 @@ from moorage.driver.views import (
     QueryableView,
     RestoredView,
     SavepointView,
+    SinkOutput,
     SubtaskView,
 )
 
@@ -133,6 +134,7 @@ class JobProgress:
             the store, `empty` had no state yet.
         moves: grows with every sign that something gets on, also within an epoch.
         graph: None before the job's code has described it.
+        sinks: likewise; which of them take output back.
         subtasks: operator by operator, as of about a second ago.
         epoch_phases: of the last epoch.
         queryable: states whose values can be asked for, as of some seconds ago.
@@ -180,6 +182,7 @@ class JobProgress:
     changelog: ChangelogView | None = None
     opened: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     graph: GraphView | None = None
+    sinks: tuple[SinkOutput, ...] | None = None
     subtasks: tuple[SubtaskView, ...] = ()
     epoch_phases: EpochPhases = field(default_factory=EpochPhases)
     queryable: tuple[QueryableView, ...] = ()

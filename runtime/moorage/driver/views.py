@@ -141,6 +141,14 @@ class GraphView:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkOutput:
+    """Whether a sink takes output back, and from where; empty where output stays."""
+
+    uid: str
+    takes_back: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SubtaskView:
     """What a subtask of an operator, or a sink without one, did since the run began.
 

@@ -200,6 +200,29 @@ def test_history_has_the_newest_first_with_the_reason_of_what_failed(plugin):
     assert lines[2].endswith("no room")
 
 
+def test_revisions_have_the_newest_first_with_what_changed_and_why_one_went(plugin):
+    at = "2026-11-23T14:00:00Z"
+    first = {"name": "clicks-1a", "attempt": 1, "at": at, "outcome": "Stable"}
+    change, why = "spec.image: c:1 -> c:2", "it did not become stable within 10m"
+    went = {"name": "clicks-2b", "attempt": 2, "at": at, "outcome": "RolledBack"}
+    went |= {"changed": [change], "message": why}
+    never = {"name": "clicks-3c", "at": at, "outcome": "Rejected", "message": "no such module"}
+    kubectl = Kubectl(job(revisions=[first, went, never]))
+    status, out, _ = plugin(kubectl, "revisions", "clicks")
+    lines = out.splitlines()
+    assert status == 0
+    assert [line.split()[0] for line in lines] == ["NAME", "clicks-3c", "clicks-2b", "clicks-1a"]
+    assert lines[2].endswith(f"RolledBack  {change} ({why})")
+    assert lines[1].endswith("Rejected    no such module")
+    _, out, _ = plugin(kubectl, "revisions", "clicks", "-o", "json")
+    assert json.loads(out)["revisions"][0]["name"] == "clicks-3c"
+
+
+def test_a_job_that_never_began_has_no_revisions(plugin):
+    status, out, _ = plugin(Kubectl(job()), "revisions", "clicks")
+    assert (status, out.split()) == (0, ["NAME", "BEGAN", "DRIVER", "OUTCOME", "CHANGED"])
+
+
 def test_a_savepoint_is_an_object_that_is_waited_for(plugin):
     kubectl = Kubectl(job())
     kubectl.steps = [{}, {"state": "InProgress"}, {"state": "Completed", "path": "s3://b/friday"}]

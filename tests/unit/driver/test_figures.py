@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from moorage.api.file_sink import FileSink
+from moorage.api.foreach_sinks import ForeachCheckpoint
 from moorage.api.functions import KeyedProcessFunction, OutputTag
 from moorage.api.graph import Branch, InputNode, JobGraph, KeyedInput, OperatorNode, SinkNode
 from moorage.api.streams import DataStream
-from moorage.driver.figures import Figures, graph_view
+from moorage.driver.figures import Figures, graph_view, outputs_of
 from moorage.driver.views import GraphView, NodeView
 from moorage.engine.acks import Ack, EpochOutcome
 from moorage.engine.event_time import Watermarks
@@ -70,6 +71,21 @@ def test_a_graph_shows_each_node_once_and_who_reads_what():
         ("count", "late", "late"),
         ("clicks", "raw", ""),
     ]
+
+
+def test_it_is_told_which_sinks_take_output_back_and_whether_two_do_so_from_one_place():
+    upstream = stream((Branch(InputNode("clicks", NOTHING)),))
+    sinks: dict[str, Any] = {
+        "out": FileSink("/out"),
+        "same": FileSink("file:///out"),
+        "other": FileSink("s3://user:secret@bucket/out"),
+        "call": ForeachCheckpoint(print),
+    }
+    nodes = [SinkNode(uid, upstream, sink) for uid, sink in sinks.items()]
+    found = {one.uid: one.takes_back for one in outputs_of(JobGraph([], [], nodes))}
+    assert found["out"] == found["same"] != found["other"] != ""
+    assert found["call"] == ""
+    assert "secret" not in str(found)
 
 
 def test_both_streams_of_an_operator_over_two_are_drawn():

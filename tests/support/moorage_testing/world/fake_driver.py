@@ -26,6 +26,7 @@ from moorage_api.driver import (
     RescaleBody,
     SavepointBody,
     SavepointInfo,
+    SinkView,
     StopBody,
 )
 from moorage_operator.ports import EndpointRefused
@@ -68,6 +69,7 @@ class FakeDriver(LineageKeeper):
     executors_lost: int = 0
     rewinds: int = 0
     standby: bool = False
+    sinks: tuple[SinkView, ...] | None = None
 
     def __post_init__(self) -> None:
         self.standby = self.order.standby
@@ -116,6 +118,7 @@ class FakeDriver(LineageKeeper):
             else None,
             consecutive_failed_checkpoints=self.failed_in_a_row,
             storage_error=self.storage_error,
+            sinks=self.sinks,
             requests=tuple(asked.view for asked in self.asked.values()),
         )
 
@@ -212,6 +215,9 @@ class FakeDriver(LineageKeeper):
             self.manifest["spec"].get("executor", {}).get("instances") or 1
         )
         self.checkpoint_at = now + timedelta(seconds=self.interval)
+        if self.habits.sinks is not None:
+            known = self.habits.sinks.items()
+            self.sinks = tuple(SinkView(uid=uid, takes_back=place) for uid, place in known)
 
     def _run_epochs(self, now: datetime) -> None:
         assert self.last_epoch_at is not None

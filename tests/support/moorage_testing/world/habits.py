@@ -32,6 +32,8 @@ class Habits:
         arrivals: rows per second that come, by job; drivers of other jobs say nothing of a load.
         each: rows per second that a subtask does.
         clock_ahead: seconds by which drivers' clocks are ahead of the operator's.
+        sinks: of every job by uid: the place from which it takes output back, if it does; None for
+            drivers that do not say.
     """
 
     boot: float = 4.0
@@ -56,6 +58,7 @@ class Habits:
     arrivals: dict[str, float] = field(default_factory=dict)
     each: float = 1000.0
     clock_ahead: float = 0.0
+    sinks: dict[str, str] | None = field(default_factory=lambda: {"out": "folder"})
 
 
 @dataclass(frozen=True, slots=True)
