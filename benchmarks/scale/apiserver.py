@@ -72,6 +72,10 @@ class Client:
         """See `Cluster.create`."""
         return self._request("create", body)
 
+    async def try_create(self, body: Object) -> None:
+        """See `Cluster.try_create`."""
+        self._request("try_create", body)
+
     async def replace_status(self, body: Object) -> Any:
         """See `Cluster.replace_status`."""
         return self._request("replace_status", body)

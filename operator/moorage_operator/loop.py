@@ -17,6 +17,7 @@ from moorage_api.fleet import Fleet
 from moorage_api.snapshot import FINAL_STATES
 from moorage_api.status import OperatorView
 from moorage_operator.act import Actor, Subject
+from moorage_operator.admission import Admission
 from moorage_operator.attempts import Attempts
 from moorage_operator.children import names
 from moorage_operator.decide.rest import Rest, rest_of
@@ -137,6 +138,7 @@ class Reconciler:
             Authorities(cluster),
             self.specs,
             self.directories,
+            Admission(cluster),
             fleet,
             aside=aside,
         )

@@ -16,10 +16,12 @@ from typing import Any
 import msgspec
 
 from moorage_api import JobSpec
+from moorage_api.changes import refreshed
 from moorage_api.driver import ENDPOINT_PORT, DriverState, certificate_name
 from moorage_api.fleet import Fleet
 from moorage_api.lifecycle import OperatorSettings
 from moorage_api.status import JobStatus
+from moorage_operator.admission import Admission
 from moorage_operator.children import names
 from moorage_operator.decide.health import UNTRUSTED
 from moorage_operator.decide.leaving import left_store_task
@@ -82,6 +84,7 @@ class Need(Enum):
     FACTS = "facts"
     NAMESPACE = "namespace"
     QUOTA = "quota"
+    ADMISSION = "admission"
 
 
 def needs(world: JobWorld) -> frozenset[Need]:
@@ -101,6 +104,8 @@ def needs(world: JobWorld) -> frozenset[Need]:
             wanted.add(Need.QUOTA)
     if _needs_store(world):
         wanted.add(Need.STORE)
+    if operation is not None and operation.step == "Preflight" and world.meta.deleted_at is None:
+        wanted.add(Need.ADMISSION)
     return frozenset(wanted)
 
 
@@ -196,6 +201,7 @@ class Observer:
     specs: JudgedSpecs  # what the newest specs say
     # Which job has which checkpoint directory, as far as this process has seen
     directories: CheckpointDirectories
+    admission: Admission
     fleet: Callable[[], Fleet] = Fleet  # what holds for many jobs, as it is now
     report_timeout: float = 3.0  # seconds that a driver has to say how it is
     # Around what waits for a driver: the pass needs no worker meanwhile
@@ -310,6 +316,7 @@ class Observer:
         """An object, as `namespace/name`, is gone."""
         self.directories.forget(meta_key)
         self.specs.forget(meta_key)
+        self.admission.forget(meta_key)
         for known in (self._failing, self._revisions, self._unread):
             known.pop(meta_key, None)
 
@@ -499,6 +506,7 @@ class Observer:
             },
             namespace_terminating=Need.NAMESPACE in wanted
             and await self._terminating(meta.namespace),
+            refused_pods=await self._refused(world) if Need.ADMISSION in wanted else None,
         )
 
     async def _room(self, world: JobWorld) -> Room:
@@ -520,6 +528,28 @@ class Observer:
             sum(not pod.terminal for pod in world.executors),
         )
         return room(quotas, world.meta, spec, running.spec if running else None, *living)
+
+    async def _refused(self, world: JobWorld) -> tuple[str, ...] | Unreadable | None:
+        """What would be said against the pods of the version that is tried."""
+        operation, meta = world.status.operation, world.meta
+        if operation is None:
+            return None
+        name = operation.target_revision
+        known = world.revisions.get(name)
+        spec = known.spec if known is not None else world.spec
+        if spec is None:
+            return None
+        try:
+            return await self.admission.refusals(
+                meta,
+                operation.id,
+                name,
+                spec if world.spec is None else refreshed(spec, world.spec),
+                world.status.attempt.number + 1,
+                self.config.cluster_id,
+            )
+        except ClusterError as error:
+            return self._unreadable(meta, "admission", _reason(error), str(error))
 
     async def _store(self, refs: JobRefs, world: JobWorld) -> StoreView | Unreadable | None:
         found = await self.lineages.inspect(refs, last_end(world))

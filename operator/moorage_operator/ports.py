@@ -126,6 +126,12 @@ class Cluster(Reads, Protocol):
     async def create(self, body: Object) -> Object:
         """Create it. Raises NameTaken."""
 
+    async def try_create(self, body: Object) -> None:
+        """Create it in a dry run: all that would be said against it is said, and nothing is made.
+
+        Raises as `create`.
+        """
+
     async def replace_status(self, body: Object) -> Object:
         """PUT /status; the body carries the resourceVersion it rests on. Raises Conflict."""
 

@@ -259,6 +259,8 @@ class JobWorld:
     status_garbled: bool = False  # it is the latter
     trouble: str = ""  # what effects fail with, pass after pass; empty when they go through
     namespace_terminating: bool = False  # the namespace is being deleted
+    # What the API server would say against the pods of a version that is tried; None: not asked
+    refused_pods: tuple[str, ...] | Unreadable | None = None
     # What the object says, where `spec` has the parallelism that holds
     declared_parallelism: int = 0
     room: Room = Room()  # for the pods that are to come

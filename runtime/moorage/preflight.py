@@ -4,6 +4,8 @@ The operator starts it as a pod of the new version, beside the driver that runs.
 the way of a store task's: by the environment, and as the pod's termination message.
 """
 
+import base64
+import gzip
 import json
 import logging
 import os
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 JOB_ENV = "MOORAGE_PREFLIGHT_JOB"
 """The manifest, as JSON."""
+PACKED_ENV = "MOORAGE_PREFLIGHT_JOB_GZ"
+"""In its place where that is long: the same, by gzip and base64."""
 
 _LONGEST = 500
 """Characters of what is said: a termination message has room for few."""
@@ -56,7 +60,7 @@ def _answer(request: StoreTaskRequest, environ: Mapping[str, str]) -> Answer:
     folder = Path(environ.get("TMPDIR", "/tmp"))  # noqa: S108  the pod's own
     path = folder / "moorage-preflight.yaml"
     try:
-        path.write_text(yaml.safe_dump(json.loads(environ.get(JOB_ENV, "") or "null")))
+        path.write_text(yaml.safe_dump(json.loads(_document(environ) or "null")))
         job = load_manifest(path)
         folder = Path(job.spec.application.main_path(folder)).parent
         found = preflight(job, folder, orders=_orders(request, request.owner))
@@ -68,6 +72,13 @@ def _answer(request: StoreTaskRequest, environ: Mapping[str, str]) -> Answer:
         return _failed(request, "bug", f"unexpected error: {type(error).__name__}: {error}")
     result = {"restore": found.restore or "", "epoch": found.epoch, "text": found.text[:_LONGEST]}
     return Answer(id=request.id, state="Completed", result=result)
+
+
+def _document(environ: Mapping[str, str]) -> str:
+    packed = environ.get(PACKED_ENV, "")
+    if not packed:
+        return environ.get(JOB_ENV, "")
+    return gzip.decompress(base64.b64decode(packed)).decode()
 
 
 def _orders(request: StoreTaskRequest, owner: Owner) -> "Orders":

@@ -67,6 +67,14 @@ async def test_a_second_creation_already_exists(cluster, namespace):
         await cluster.create(config_map(namespace))
 
 
+async def test_a_dry_run_makes_nothing_and_says_what_a_creation_would(cluster, namespace):
+    await cluster.try_create(config_map(namespace))
+    assert await cluster.get(MAP, namespace, "settings") is None
+    await cluster.create(config_map(namespace))
+    with pytest.raises(NameTaken):
+        await cluster.try_create(config_map(namespace))
+
+
 async def test_a_name_whose_object_is_being_deleted_already_exists(cluster, namespace, a_job):
     made = await cluster.create(a_job(namespace, finalizers=["moorage.dev/operator"]))
     await cluster.delete(JOB, namespace, "clicks", uid=made["metadata"]["uid"])

@@ -17,6 +17,7 @@ from moorage_testing.world.scene import CHECKPOINTS, SAVEPOINTS, job
 pytestmark = [pytest.mark.scenarios, pytest.mark.timeout(900)]
 
 ELSEWHERE = "s3://state/elsewhere"
+TWO = "registry.example/clicks:2"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Operation:
         done: what the world looks like in the end.
         drivers: how many drivers there were in all, then.
         savepoints: how many directories of savepoints were ever written to, then.
+        goes_back: whether a start may begin before the newest checkpoint.
     """
 
     begin: Callable[[World], Awaitable[None]]
@@ -36,6 +38,7 @@ class Operation:
     done: Callable[[World], bool]
     drivers: int
     savepoints: int = 0
+    goes_back: bool = False
 
 
 async def nothing(_world):
@@ -67,6 +70,53 @@ async def disposable(world):
     change = {"spec": {"deletionPolicy": "Delete"}}
     world.api.patch("StatefulSparkSnapshot", world.namespace, "clicks-past", change)
     await world.run(15)
+
+
+async def stable(world):
+    """A version that another one may be rolled back to."""
+    rollback = {"enabled": True, "retractOutput": True, "stableAfter": {"duration": "5s"}}
+    world.apply(job(upgrade={"rollback": rollback}, failurePolicy={"maxRestarts": 0}))
+    await world.until(lambda: world.condition("Stable") == "True/Stable")
+    await world.run(3)
+
+
+async def published(world):
+    """A version on trial whose output somebody may have read."""
+    await stable(world)
+    slow = {"duration": "10m"}
+    world.edit(image=TWO, upgrade__rollback__stableAfter=slow)
+    await world.until(lambda: upgraded(world) and world.report().completed_checkpoints > 1)
+
+
+def unrestorable(world):
+    world.drivers.habits.fail_restore = "restore_point_incompatible"
+    world.drivers.habits.fail_restore_of = TWO
+    world.edit(image=TWO)
+
+
+def unfit(world):
+    world.drivers.habits.preflight_fails = "no"
+    world.edit(image=TWO, upgrade={"preflight": True})
+
+
+def unwanted(world):
+    world.api.admission = lambda body: "no" if body["kind"] == "Pod" else ""
+    world.edit(image=TWO, upgrade={"preflight": True})
+
+
+def given_up(outcome):
+    """The version is not what runs, and is not tried again; what runs is the one before."""
+
+    def look(world):
+        status, driver = world.status(), world.driver()
+        rejected = world.condition("Reconciled") == "False/Rejected"
+        told = [
+            one.outcome for one in status.revisions if one.outcome in ("Rejected", "RolledBack")
+        ]
+        old = driver is not None and driver.manifest["spec"]["image"] != TWO
+        return world.is_running() and rejected and old and told == [outcome]
+
+    return look
 
 
 def runs_as(attempt):
@@ -161,7 +211,7 @@ OPERATIONS = {
     "recover": Operation(running, kill, runs_as(2), 2),
     "upgrade": Operation(
         running,
-        lambda w: w.edit(image="registry.example/clicks:2", upgrade={"preflight": True}),
+        lambda w: w.edit(image=TWO, upgrade={"preflight": True}),
         upgraded,
         2,
         1,
@@ -169,12 +219,16 @@ OPERATIONS = {
     "take over": Operation(
         running,
         lambda w: w.edit(
-            image="registry.example/clicks:2",
+            image=TWO,
             upgrade={"strategy": "WarmStandby", "standby": {"observeFor": "5s"}},
         ),
         upgraded,
         2,
     ),
+    "preflight that fails": Operation(running, unfit, given_up("Rejected"), 1),
+    "pods that are refused": Operation(running, unwanted, given_up("Rejected"), 1),
+    "rollback": Operation(stable, unrestorable, given_up("RolledBack"), 3, 1),
+    "retract": Operation(published, kill, given_up("RolledBack"), 3, 1, goes_back=True),
     "rescale": Operation(
         running,
         lambda w: w.edit(scaling__parallelism=4),
@@ -227,7 +281,15 @@ OPERATIONS = {
         2,
     ),
 }
-_SOAKED = ("checkpoint", "restart", "lose the node", "move", "copy")
+_SOAKED = (
+    "retract",
+    "pods that are refused",
+    "checkpoint",
+    "restart",
+    "lose the node",
+    "move",
+    "copy",
+)
 _LONG = dict.fromkeys(_SOAKED, pytest.mark.soak)
 
 
@@ -249,7 +311,8 @@ def judge(operation, world):
     assert max(attempts.values()) == 1, f"an attempt had two drivers\n{world.describe()}"
     assert len(world.drivers.by_pod) == operation.drivers, world.describe()
     for restored in world.drivers.restored:
-        explicit = restored.explicit and restored.path.endswith("/past") if restored.path else False
+        path = restored.path or ""
+        explicit = restored.explicit and (path.endswith("/past") or operation.goes_back)
         assert explicit or restored.epoch == restored.newest, world.describe()
     directories = {name for name in world.buckets._names if "savepoints_clicks_" in name}
     assert len(directories) == operation.savepoints, (directories, world.describe())

@@ -2,6 +2,8 @@
 
 import pytest
 
+from moorage_operator.ports import ApiUnavailable
+
 pytestmark = pytest.mark.scenarios
 
 NEW = "registry.example/clicks:2"
@@ -139,3 +141,54 @@ async def test_the_operator_dies_and_the_pod_is_found_again(running):
     running.restart_operator()
     await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
     assert tries(running) == 1
+
+
+# -- what the API server says of the pods
+
+
+def quota(used, limited="pods=3"):
+    """A ResourceQuota that is used up, as the API server tells it."""
+    text = 'pods "x" is forbidden: exceeded quota: small, requested: pods=1'
+    return lambda body: f"{text}, used: pods={used}, limited: {limited}" if body else ""
+
+
+async def test_pods_that_the_api_server_would_not_take_are_said_before_anything_is_tried(running):
+    reason = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes'
+    running.api.admission = lambda body: reason if "exec" in body["metadata"]["name"] else ""
+    running.edit(**TRIED)
+    await running.until(lambda: "PreflightFailed" in running.events())
+    reconciled = running.status().condition("Reconciled")
+    assert reconciled.reason == "Rejected"
+    assert f"executor: {reason}" in reconciled.message
+    assert tries(running) == 0
+    assert len(running.drivers.by_pod) == 1
+    assert running.is_running()
+
+
+async def test_a_quota_that_the_old_version_alone_uses_up_refuses_nothing(running):
+    running.api.admission = quota(len(running.pods()) + len(running.pods("executor")), "pods=2")
+    running.edit(executor={"instances": 1}, **TRIED)
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+
+
+async def test_a_quota_without_room_for_all_executors_refuses_and_says_what_is_short(running):
+    running.api.admission = quota(2, "pods=2")
+    running.edit(executor={"instances": 4}, **TRIED)
+    await running.until(lambda: "PreflightFailed" in running.events())
+    message = running.status().condition("Reconciled").message
+    assert "quota small has too little: pods needed=5 free=" in message
+    assert len(running.drivers.by_pod) == 1
+
+
+async def test_while_the_api_server_does_not_say_the_old_version_runs_and_it_is_asked_again(
+    running,
+):
+    running.operator.cluster.fail(
+        ApiUnavailable("a webhook does not answer"), verb="try_create", times=1_000_000
+    )
+    running.edit(**TRIED)
+    await running.run(30)
+    assert "a webhook does not answer" in running.status().condition("Reconciled").message
+    assert tries(running) == 0
+    running.operator.cluster.heal()
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())

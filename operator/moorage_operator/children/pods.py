@@ -40,12 +40,13 @@ from moorage_api.reserved import (
     TOKEN_DIR,
     TOKEN_VOLUME,
 )
-from moorage_api.sizing import driver_memory, empty_dir_size, sidecar_memory
+from moorage_api.sizing import driver_memory, empty_dir_size, executor_memory, sidecar_memory
 from moorage_operator.children.names import (
     REVISION_ANNOTATION,
     STANDBY_ANNOTATION,
     config_map_name,
     driver_pod_name,
+    executor_prefix,
     labels,
     owner_reference,
     scrape_secret_name,
@@ -351,6 +352,27 @@ def executor_template(meta: Meta, spec: JobSpec, revision: str, attempt: int) ->
         },
     }
     return merged_pod(ours, spec.executor.pod_template)
+
+
+def executor_pod(meta: Meta, spec: JobSpec, revision: str, attempt: int) -> dict[str, Any]:
+    """An executor's pod, about as Spark makes it of the template; to be tried, never to be run."""
+    pod = executor_template(meta, spec, revision, attempt)
+    pod["metadata"] |= {
+        "name": f"{executor_prefix(meta.name, attempt)}-exec-1",
+        "namespace": meta.namespace,
+    }
+    pod["spec"]["restartPolicy"] = "Never"
+    main = next(one for one in pod["spec"]["containers"] if one["name"] == EXECUTOR_CONTAINER)
+    memory = f"{executor_memory(spec.executor).total}Mi"
+    given = main.get("resources") or {}
+    cpu = str(spec.executor.cpu_request or spec.executor.cores)
+    main["args"] = ["executor"]
+    main["resources"] = {
+        **given,
+        "requests": {**(given.get("requests") or {}), "cpu": cpu, "memory": memory},
+        "limits": {**(given.get("limits") or {}), "memory": memory},
+    }
+    return pod
 
 
 def _spark_secret(secret: str) -> dict[str, Any]:

@@ -5,12 +5,14 @@ from moorage_operator.decide.health import trouble
 from moorage_operator.decide.operations import end
 from moorage_operator.decide.specs import give_up, keep_revision, policy
 from moorage_operator.plan import RunStoreTask, StoreTask
-from moorage_operator.world import StoreTaskView
+from moorage_operator.world import StoreTaskView, Unreadable
 
 
 def preflight_text(draft: Draft) -> str:
     """What a person should know while it goes on."""
-    view = _view(draft)
+    view, pods = _view(draft), draft.world.refused_pods
+    if isinstance(pods, Unreadable):
+        return f"the new version is tried, and the old one runs: {_unasked(pods)}"
     held = f": {view.message}" if view is not None and view.message else ""
     return f"the new version is tried, and the old one runs{held}"
 
@@ -27,6 +29,15 @@ def has_passed(draft: Draft) -> bool:
     operation, view = draft.operation, _view(draft)
     keep_revision(draft, operation.target_revision)
     late = operation.deadline is not None and draft.reached(operation.deadline)
+    pods = draft.world.refused_pods
+    if isinstance(pods, tuple) and pods:
+        # Before a pod is made for it: that would be refused as well, and say less.
+        _refuse(draft, f"the API server would not take its pods: {'; '.join(pods)}")
+        return False
+    if not isinstance(pods, tuple):
+        if late and isinstance(pods, Unreadable):
+            _refuse(draft, _unasked(pods))
+        return False
     if view is not None and view.state == "Completed":
         found = f"The new version could start: {view.result.get('text', '')}"
         draft.tell("Normal", "PreflightPassed", found, operation.id)
@@ -37,6 +48,10 @@ def has_passed(draft: Draft) -> bool:
     else:
         draft.do(RunStoreTask(_task(draft), operation.target_revision))
     return False
+
+
+def _unasked(pods: Unreadable) -> str:
+    return f"the API server does not say whether it would take its pods: {pods.message}"
 
 
 def _task(draft: Draft) -> StoreTask:

@@ -132,6 +132,12 @@ class KubeCluster:
         path = resource_of(body["kind"]).path(body["metadata"].get("namespace"))
         return await self._send("POST", path, body, params={"fieldManager": MANAGER})
 
+    async def try_create(self, body: Object) -> None:
+        """See `Cluster.try_create`."""
+        path = resource_of(body["kind"]).path(body["metadata"].get("namespace"))
+        params = {"fieldManager": MANAGER, "dryRun": "All"}
+        await self._send("POST", path, body, params=params)
+
     async def replace_status(self, body: Object) -> Object:
         """See `Cluster.replace_status`."""
         path = _path_of(body, "status")

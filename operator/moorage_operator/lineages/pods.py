@@ -4,6 +4,8 @@ A pod's name follows from the store task's id, so that a crash leads to no secon
 again. Nothing is kept in memory. Pods that have answered are removed after a while.
 """
 
+import base64
+import gzip
 import hashlib
 import json
 from collections.abc import Mapping
@@ -29,6 +31,7 @@ from moorage_operator.ports import (
     Cluster,
     ClusterError,
     Conflict,
+    Invalid,
     JobRefs,
     NameTaken,
     Object,
@@ -51,6 +54,9 @@ ID_ANNOTATION = "moorage.dev/errand"
 _DIRECTORY = "moorage.dev/errand-directory"
 _CONTAINER = "errand"
 PREFLIGHT_JOB_ENV = "MOORAGE_PREFLIGHT_JOB"
+PREFLIGHT_PACKED_ENV = "MOORAGE_PREFLIGHT_JOB_GZ"
+_LONGEST_VARIABLE = 120_000
+"""Bytes: Linux starts no process with a variable of more than 128 KiB."""
 _COMMAND = ("tini", "-s", "--", "python", "-m")
 _MEMORY = "512Mi"
 
@@ -115,9 +121,7 @@ def _container(job: JobRefs, request: StoreTaskRequest) -> Object:
     if request.kind == "Preflight":
         # What a driver has: it imports the job's program, and starts a Spark.
         module, memory = "moorage.preflight", f"{driver_memory(spec.driver).total}Mi"
-        # The kubelet puts variables in place of $(NAME), and one $ in place of two.
-        document = json.dumps(job_document(job.meta, spec)).replace("$", "$$")
-        env.append({"name": PREFLIGHT_JOB_ENV, "value": document})
+        env.append(_manifest_variable(json.dumps(job_document(job.meta, spec))))
     return {
         "name": _CONTAINER,
         "image": spec.image,
@@ -132,6 +136,26 @@ def _container(job: JobRefs, request: StoreTaskRequest) -> Object:
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "File",
     }
+
+
+def _manifest_variable(document: str) -> Object:
+    """The manifest, packed where it is longer than a variable may be.
+
+    Raises:
+        Invalid: it is too long all the same.
+    """
+    # The kubelet puts variables in place of $(NAME), and one $ in place of two.
+    plain = document.replace("$", "$$")
+    if len(plain.encode()) <= _LONGEST_VARIABLE:
+        return {"name": PREFLIGHT_JOB_ENV, "value": plain}
+    packed = base64.b64encode(gzip.compress(document.encode(), mtime=0)).decode()
+    if len(packed) > _LONGEST_VARIABLE:
+        raise Invalid(
+            f"the spec is too long to be tried in a pod: bytes={len(document.encode())} "
+            f"packed={len(packed)} most={_LONGEST_VARIABLE}; move what is long in it into a "
+            "ConfigMap of your own or into the image, or set spec.upgrade.preflight to false"
+        )
+    return {"name": PREFLIGHT_PACKED_ENV, "value": packed}
 
 
 def _template(driver: Mapping[str, Any], *, prepared: bool) -> Object:

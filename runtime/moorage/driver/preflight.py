@@ -6,11 +6,12 @@ Called by `moorage preflight`, and by the pod that an operator sends before it s
 """
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moorage.api.checkpointed import CheckpointedFunction
+from moorage.api.checkpointed import CheckpointedFunction, FunctionInitializationContext
 from moorage.api.functions import RuntimeContext, WorkerContext
 from moorage.api.graph import JobGraph, OperatorNode
 from moorage.driver.job_file import (
@@ -20,7 +21,7 @@ from moorage.driver.job_file import (
     stream_environment,
 )
 from moorage.driver.lineage import seen_lineage
-from moorage.driver.manifests import known_schemas
+from moorage.driver.manifests import known_schemas, operator_schemas
 from moorage.driver.rescale import in_force
 from moorage.driver.restore_point import (
     Choice,
@@ -40,7 +41,13 @@ from moorage_api import StatefulSparkJob
 from moorage_state.errors import MoorageError
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.schema import StateSchema
-from moorage_state.snapshots import CheckpointStore
+from moorage_state.operator_state import (
+    KeyGroupStatePartitionStreamProvider,
+    OperatorStateSchema,
+    OperatorStateStore,
+    StatePartitionStreamProvider,
+)
+from moorage_state.snapshots import CheckpointStore, SnapshotRoot
 
 __all__ = ["Preflight", "preflight"]
 
@@ -103,9 +110,13 @@ def preflight(
     if choice.manifest is not None:
         check_settings(choice.manifest, settings)
     graph = _graph(settings, choice, store)
-    schemas = known_schemas(choice.manifest) if choice.manifest is not None else {}
-    for operator in graph.operators:
-        _open(operator, schemas.get(operator.uid, ()), settings.parallelism)
+    read_on = [
+        operator.uid
+        for operator in graph.operators
+        if not open_over(operator, _known(choice.manifest, operator.uid), settings.parallelism)
+    ]
+    if read_on:
+        warnings = [*warnings, _NOT_ALL.format(", ".join(read_on))]
     stored = choice.manifest.operators if choice.manifest is not None else {}
     uids = tuple(operator.uid for operator in graph.operators)
     return Preflight(
@@ -117,24 +128,104 @@ def preflight(
     )
 
 
-def _open(operator: OperatorNode, known: tuple[StateSchema, ...], parallelism: int) -> None:
-    """Open a function over what is known of its state; no state is there to be read.
+_NOT_ALL = (
+    "operators read state of their subtasks before they have declared all of it, and no values are "
+    "read here, so what they do after that was not tried: {}"
+)
 
-    One with state of its subtasks goes by what it takes up there, and is not opened.
+
+@dataclass(frozen=True, slots=True)
+class KnownStates:
+    """What a restore point lists of an operator; `checkpoint_id` None where it has nothing."""
+
+    keyed: tuple[StateSchema, ...] = ()
+    of_subtasks: tuple[OperatorStateSchema, ...] = ()
+    checkpoint_id: int | None = None
+
+
+class _Looked(BaseException):
+    """A function looks at values, which are not read. No `except Exception` of its own hides it."""
+
+
+class _Declarations(OperatorStateStore):
+    """Operator states that are declared over what was written before, and not read."""
+
+    def __init__(self, known: KnownStates) -> None:
+        super().__init__(known.of_subtasks)
+        self._is_restored = known.checkpoint_id is not None
+
+    def _load_list(self, schema: OperatorStateSchema) -> list[bytes]:
+        del schema
+        self.look()
+        return []
+
+    def _load_map(self, schema: OperatorStateSchema) -> dict[bytes, bytes]:
+        del schema
+        self.look()
+        return {}
+
+    def look(self) -> None:
+        """Where there is nothing from before, there are no values to be read either."""
+        if self._is_restored:
+            raise _Looked
+
+
+class _RawDeclarations:
+    """Raw streams, likewise."""
+
+    def __init__(self, states: _Declarations) -> None:
+        self._states = states
+
+    def keyed_inputs(self) -> Iterator[KeyGroupStatePartitionStreamProvider]:
+        self._states.look()
+        return iter(())
+
+    def operator_inputs(self) -> list[StatePartitionStreamProvider]:
+        self._states.look()
+        return []
+
+
+def _known(manifest: SnapshotRoot | None, uid: str) -> KnownStates:
+    state = manifest.operators.get(uid) if manifest is not None else None
+    if manifest is None or state is None:
+        return KnownStates()
+    keyed = known_schemas(manifest).get(uid, ())
+    return KnownStates(keyed, operator_schemas(state), manifest.checkpoint_id)
+
+
+def open_over(operator: OperatorNode, known: KnownStates, parallelism: int) -> bool:
+    """Open a function over what is known of its states; no values are there to be read.
+
+    Returns:
+        Whether all of it was tried: one that reads state of its subtasks ends there.
+
+    Raises:
+        UserError: it declares a state that what was written cannot be read as; `UserFunctionError`
+            where it raises by itself.
     """
     function = operator.function
-    if isinstance(function, CheckpointedFunction):
-        return
     nothing: Any = None
-    store = KeyedStateStore(nothing, 1, known)
+    store = KeyedStateStore(nothing, 1, known.keyed)
     context = RuntimeContext(store, operator.uid, 0, parallelism)
+    states = _Declarations(known)
     try:
+        if operator.broadcast is not None:
+            for descriptor in operator.broadcast.descriptors:
+                states.get_broadcast_state(descriptor)
+        if isinstance(function, CheckpointedFunction):
+            raw: Any = _RawDeclarations(states)
+            restored = known.checkpoint_id is not None
+            function.initialize_state(
+                FunctionInitializationContext(restored, known.checkpoint_id, states, context, raw)
+            )
         if function.long_lived:
             worker: Any = WorkerContext(operator.uid, parallelism)
             function.open(worker)
         else:
             function.open(context)
         function.open_epoch(context)
+    except _Looked:
+        return False
     except MoorageError:
         raise
     except Exception as error:
@@ -143,6 +234,7 @@ def _open(operator: OperatorNode, known: tuple[StateSchema, ...], parallelism: i
         ) from error
     finally:
         close(function, operator.uid)
+    return True
 
 
 def _graph(settings: JobSettings, choice: Choice, store: CheckpointStore) -> JobGraph:

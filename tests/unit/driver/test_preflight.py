@@ -5,12 +5,18 @@ from typing import Any
 
 import pytest
 
-from moorage import KeyedProcessFunction, ValueStateDescriptor
+from moorage import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
 from moorage.api.checkpointed import CheckpointedFunction
-from moorage.driver.preflight import _open
+from moorage.driver.preflight import KnownStates, open_over
 from moorage.engine.task_failures import UserFunctionError
 from moorage_state.errors import UserError
 from moorage_state.keyed.schema import StateSchema
+from moorage_state.operator_state import OperatorStateSchema
 
 KNOWN = (StateSchema("count", "value", "bigint"),)
 
@@ -42,13 +48,26 @@ class LongLived(Counts):
 
 
 class OfItsSubtask(Counts, CheckpointedFunction):
-    pass
+    kept = "long"
+    reads = False
+
+    def initialize_state(self, ctx):
+        self.calls.append(f"initialize, restored={ctx.is_restored}")
+        state = ctx.operator_state_store.get_list_state(ListStateDescriptor("seen", self.kept))
+        if self.reads:
+            try:
+                self.calls.append(f"read {state.get()}")
+            except Exception:  # noqa: BLE001  as a function of a person's may
+                self.calls.append("hidden")
 
 
-def opened(function, known=KNOWN):
-    operator: Any = SimpleNamespace(uid="counts", function=function)
-    _open(operator, known, 2)
-    return function.calls
+def opened(function, known=KNOWN, of_subtasks=(), restored=7, broadcast=None):
+    operator: Any = SimpleNamespace(uid="counts", function=function, broadcast=broadcast)
+    whole = open_over(operator, KnownStates(known, of_subtasks, restored), 2)
+    return [*function.calls, *(() if whole else ("not all",))]
+
+
+SEEN = (OperatorStateSchema("seen", "split", "bigint"),)
 
 
 def test_a_function_that_reads_what_is_there_is_opened_and_closed():
@@ -57,8 +76,37 @@ def test_a_function_that_reads_what_is_there_is_opened_and_closed():
     assert opened(LongLived()) == ["open", "open_epoch", "close"]
 
 
-def test_one_with_state_of_its_subtasks_is_left_out():
-    assert opened(OfItsSubtask()) == []
+def test_one_with_state_of_its_subtasks_takes_it_up_first():
+    restored = "initialize, restored=True"
+    assert opened(OfItsSubtask(), of_subtasks=SEEN) == [restored, "open", "close"]
+
+
+def test_what_it_does_with_values_is_not_tried_as_none_are_read():
+    function = OfItsSubtask()
+    function.reads = True
+    restored = "initialize, restored=True"
+    assert opened(function, of_subtasks=SEEN) == [restored, "close", "not all"]
+
+
+def test_without_a_restore_point_there_are_none_and_all_of_it_is_tried():
+    function = OfItsSubtask()
+    function.reads = True
+    fresh = "initialize, restored=False"
+    assert opened(function, (), restored=None) == [fresh, "read []", "open", "close"]
+
+
+def test_a_type_that_stored_elements_cannot_be_read_as_is_refused():
+    function = OfItsSubtask()
+    function.kept = "array<string>"
+    with pytest.raises(UserError, match="state=seen written=bigint declared=array<string>"):
+        opened(function, of_subtasks=SEEN)
+    assert function.calls[-1] == "close"
+
+
+def test_a_broadcast_map_that_was_a_list_is_refused():
+    rules: Any = SimpleNamespace(descriptors=[MapStateDescriptor("seen", "string", "long")])
+    with pytest.raises(UserError, match="seen"):
+        opened(Counts(), of_subtasks=SEEN, broadcast=rules)
 
 
 @pytest.mark.parametrize("kind", [Counts, LongLived])

@@ -5,6 +5,7 @@ import base64
 import json
 import logging
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from moorage_testing.snapshot_worlds import job_meta, job_spec
 from moorage_testing.world.clock import FakeClock
 
 from moorage.errand import main
+from moorage.preflight import _document
 from moorage_operator.lineages import ChosenLineages
 from moorage_operator.lineages.direct import DirectLineages, opener
 from moorage_operator.lineages.pods import (
@@ -32,7 +34,7 @@ from moorage_operator.lineages.pods import (
 )
 from moorage_operator.lineages.requests import request_of
 from moorage_operator.plan import StoreTask
-from moorage_operator.ports import ApiUnavailable, JobRefs
+from moorage_operator.ports import ApiUnavailable, Invalid, JobRefs
 from moorage_operator.settings import Settings
 from moorage_operator.world import StoreView, Unreadable
 from moorage_state.errors import StoreUnavailable
@@ -510,6 +512,28 @@ def test_a_preflight_has_what_brings_the_program_and_the_manifest_as_it_is_writt
     read = json.loads(given[PREFLIGHT_JOB_ENV].replace("$$", "$"))
     assert read["spec"]["application"]["env"] == env
     assert "$" not in given[PREFLIGHT_JOB_ENV].replace("$$", "")
+
+
+def of_preflight(*arguments):
+    application = {"mainFile": "local:///app/job.py", "args": list(arguments)}
+    job = refs(application=application)
+    request = request_of(job, StoreTask("p-1", "Preflight"), "test")
+    env = store_task_pod(job, request, 300)["spec"]["containers"][0]["env"]
+    return {one["name"]: one["value"] for one in env if "value" in one}
+
+
+def test_a_manifest_that_is_longer_than_a_variable_may_be_is_packed_and_read_again():
+    words = [f"word-{number} $(HOME) " * 200 for number in range(60)]
+    given = of_preflight(*words)
+    assert PREFLIGHT_JOB_ENV not in given
+    assert max(map(len, given.values())) < 128 << 10
+    assert json.loads(_document(given))["spec"]["application"]["args"] == words
+
+
+def test_one_that_is_too_long_all_the_same_is_refused_in_words():
+    noise = [random.Random(number).randbytes(2_000).hex() for number in range(100)]
+    with pytest.raises(Invalid, match=r"spec\.upgrade\.preflight to false"):
+        of_preflight(*noise)
 
 
 def test_the_process_in_the_pod_answers_in_its_termination_message(tmp_path):

@@ -39,6 +39,8 @@ class ApiStore(Collecting):
         self._applied = {}
         self.version = 1000
         self.watchers = []
+        # What is said against an object in a dry run; nothing by default.
+        self.admission = lambda _body: ""
 
     # -- reading
 
@@ -89,6 +91,18 @@ class ApiStore(Collecting):
         if key[0] == "Pod":
             body["status"] = {"phase": "Pending"}
         return self._store(key, body, "ADDED")
+
+    def try_create(self, body):
+        """POST in a dry run."""
+        said = self.admission(body)
+        if said:
+            raise ApiRefusal(403, "Forbidden", said)
+        meta = body["metadata"]
+        key = self._key(body["kind"], meta.get("namespace"), meta["name"])
+        self._open_namespace(key)
+        if key in self._objects:
+            raise ApiRefusal(409, "AlreadyExists", f"{key[0]} {key[2]!r} already exists")
+        return body
 
     def replace(self, body):
         """PUT of the main resource."""

@@ -84,7 +84,8 @@ class Emulator(kmock.KubernetesScaffold):
             return self.api.need(kind, namespace, name)
         if raw.method == "POST":
             body.setdefault("metadata", {}).setdefault("namespace", namespace)
-            return self.api.create(body)
+            dry = raw.query.get("dryRun") == "All"
+            return self.api.try_create(body) if dry else self.api.create(body)
         if raw.method == "PUT":
             put = self.api.replace_status if subresource == "status" else self.api.replace
             return put(body)

@@ -39,6 +39,9 @@ class Direct:
     async def create(self, body):
         return _answered(lambda: self._api.create(body))
 
+    async def try_create(self, body):
+        _answered(lambda: self._api.try_create(body))
+
     async def replace_status(self, body):
         return _answered(lambda: self._api.replace_status(body))
 
@@ -133,6 +136,16 @@ class MemoryCluster:
 
     async def create(self, body):
         return await self._write("create", body, lambda: self._port.create(body))
+
+    async def try_create(self, body):
+        meta = body["metadata"]
+        await self._read(
+            "try_create",
+            body["kind"],
+            meta.get("namespace"),
+            meta["name"],
+            lambda: self._port.try_create(body),
+        )
 
     async def replace_status(self, body):
         return await self._write("replace_status", body, lambda: self._port.replace_status(body))

@@ -84,6 +84,9 @@ class RemotePort:
     async def create(self, body):
         return self._stamps.told(await self._cluster.create(unscheduled(body)))
 
+    async def try_create(self, body):
+        await self._cluster.try_create(unscheduled(body))
+
     async def replace_status(self, body):
         return self._stamps.told(await self._cluster.replace_status(body))
 

@@ -19,6 +19,7 @@ class Habits:
         stuck: drivers make no epochs and no checkpoints.
         ignore_stop: a driver that is told to stop goes on.
         fail_restore: what a start ends with, instead of running.
+        fail_restore_of: the image of which alone.
         finish_at: the epoch with which the input ends.
         rescale_fails: drivers refuse another number of executors.
         preflight: seconds that the pod of a preflight takes.
@@ -45,6 +46,7 @@ class Habits:
     stuck: bool = False
     ignore_stop: bool = False
     fail_restore: str = ""
+    fail_restore_of: str = ""
     finish_at: int = 0
     rescale_fails: bool = False
     preflight: float = 5.0

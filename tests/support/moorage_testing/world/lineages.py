@@ -122,7 +122,8 @@ class LineageKeeper:
         elif not explicit and newest is not None:
             path = newest.path
             found = self._load(newest.path, "")
-        if self.habits.fail_restore:
+        only = self.habits.fail_restore_of or self.manifest["spec"].get("image")
+        if self.habits.fail_restore and self.manifest["spec"].get("image") == only:
             self._failed(5, self.habits.fail_restore, "the restore point is damaged")
             return
         self.epoch = found.epoch if found else 0
