@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from moorage_operator.ports import ApiUnavailable
@@ -339,6 +339,7 @@ class FleetDay:
         for restored in world.drivers.restored:
             assert restored.explicit or restored.epoch >= restored.newest, restored
         world.drivers.restored.clear()
+        world.api.expire_events(world.clock.now() - timedelta(hours=1))
         pods = {one["metadata"]["uid"] for one in world.api.list("Pod")}
         attempts = Counter(
             (one.manifest["metadata"]["name"], one.order.attempt)

@@ -30,12 +30,32 @@ _TERMINAL = ("Succeeded", "Failed")
 _LARGEST = 1_500_000
 
 
+class _Objects(dict):
+    """By (kind, namespace, name), and by kind alone: of a fleet's day most are events."""
+
+    def __init__(self):
+        super().__init__()
+        self._of_kind = {}
+
+    def of_kind(self, kind):
+        """Key and object of each, in the order of their keys."""
+        return sorted(self._of_kind.get(kind, {}).items())
+
+    def __setitem__(self, key, found):
+        super().__setitem__(key, found)
+        self._of_kind.setdefault(key[0], {})[key] = found
+
+    def __delitem__(self, key):
+        super().__delitem__(key)
+        del self._of_kind[key[0]][key]
+
+
 class ApiStore(Collecting):
     """The objects of one cluster, and the rules by which they change."""
 
     def __init__(self, now=lambda: datetime.now(UTC)):
         self._now = now
-        self._objects = {}
+        self._objects = _Objects()
         self._applied = {}
         self.version = 1000
         self.watchers = []
@@ -57,10 +77,24 @@ class ApiStore(Collecting):
         """Objects by name, of all namespaces if that is None."""
         chosen = (
             found
-            for (its_kind, its_namespace, _), found in sorted(self._objects.items())
-            if its_kind == kind and namespace in {None, its_namespace}
+            for (_, its_namespace, _), found in self._objects.of_kind(kind)
+            if namespace in {None, its_namespace}
         )
         return [copied(o) for o in chosen if matches(o["metadata"].get("labels"), labels)]
+
+    def peek(self, kind):
+        """Those of all namespaces as they are now; they are not to be changed."""
+        return [found for _, found in self._objects.of_kind(kind)]
+
+    def exists(self, kind, namespace, name):
+        """Whether it is there."""
+        return self._key(kind, namespace, name) in self._objects
+
+    def expire_events(self, before):
+        """Forget those that are older, as a server does after an hour."""
+        for key, found in self._objects.of_kind("Event"):
+            if datetime.fromisoformat(found["metadata"]["creationTimestamp"]) < before:
+                del self._objects[key]
 
     def everything(self):
         """All objects."""
@@ -260,6 +294,9 @@ class ApiStore(Collecting):
             raise ApiRefusal(500, "InternalError", "etcdserver: request is too large")
         self.version += 1
         new["metadata"]["resourceVersion"] = str(self.version)
+        old, meta = self._objects.get(key, {"metadata": {}}), new["metadata"]
+        owners, had = meta.get("ownerReferences"), old["metadata"].get("ownerReferences")
+        self._uncollected |= bool(meta.get("deletionTimestamp")) or owners != had
         self._objects[key] = copied(new)
         self._tell(event, new)
         return copied(new)
@@ -269,6 +306,7 @@ class ApiStore(Collecting):
         gone = copied(last)
         gone["metadata"]["resourceVersion"] = str(self.version)
         del self._objects[key]
+        self._uncollected = True
         self._tell("DELETED", gone)
         return gone
 

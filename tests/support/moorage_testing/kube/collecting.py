@@ -11,7 +11,9 @@ __all__ = ["Collecting"]
 class Collecting:
     """The garbage collector and the namespace controller, beside the server that they call."""
 
-    _objects: dict[Any, Any]
+    _objects: Any
+    # Whether anything has changed since that could leave work for them
+    _uncollected: bool = True
     _key: Callable[..., Any]
     _going: Callable[..., bool]
     _remove: Callable[..., Any]
@@ -21,8 +23,11 @@ class Collecting:
 
     def collect(self):
         """Run the garbage collector and the namespace controller until nothing is left to do."""
+        if not self._uncollected:
+            return
         while self._collect_once():
             pass
+        self._uncollected = False
 
     def _collect_once(self):
         by_uid = {o["metadata"]["uid"] for o in self._objects.values()}

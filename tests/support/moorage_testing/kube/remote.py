@@ -129,6 +129,14 @@ class RemoteApi:
         items = self._ask("GET", self._path(kind, namespace), query=query)["items"]
         return [self._stamps.told({**named, **item}) for item in items]
 
+    def peek(self, kind):
+        """As `list`, of the world's namespace."""
+        return self.list(kind)
+
+    def exists(self, kind, namespace, name):
+        """Whether it is there."""
+        return self.get(kind, namespace, name) is not None
+
     # -- writing
 
     def create(self, body):

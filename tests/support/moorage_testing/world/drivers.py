@@ -25,6 +25,7 @@ class Drivers:
         self.buckets = buckets
         self.habits = Habits()
         self.by_pod: dict[str, FakeDriver] = {}
+        self._by_address: dict[str, FakeDriver] = {}
         self.restored: list[Restored] = []
         self._now = now
 
@@ -43,7 +44,7 @@ class Drivers:
             habits=self.habits,
             restored_list=self.restored,
         )
-        self.by_pod[meta["uid"]] = driver
+        self.by_pod[meta["uid"]] = self._by_address[address_of(meta["uid"])] = driver
         return driver
 
     def tick(self) -> None:
@@ -75,13 +76,12 @@ class Drivers:
         return self._reach(target).ask(path, body)
 
     def _reach(self, target: DriverTarget) -> FakeDriver:
-        for driver in self.living:
-            deaf = self.habits.deaf or driver.cut_off
-            if address_of(driver.pod_uid) == target.ip and not deaf:
-                if driver.token != target.token:
-                    raise EndpointRefused("unauthorized", "wrong token")
-                return driver
-        raise EndpointUnreachable(f"no answer: ip={target.ip}")
+        driver = self._by_address.get(target.ip)
+        if driver is None or not driver.alive or self.habits.deaf or driver.cut_off:
+            raise EndpointUnreachable(f"no answer: ip={target.ip}")
+        if driver.token != target.token:
+            raise EndpointRefused("unauthorized", "wrong token")
+        return driver
 
 
 def address_of(pod_uid: str) -> str:

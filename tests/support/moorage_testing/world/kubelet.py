@@ -40,7 +40,7 @@ class Kubelet:
 
     def tick(self) -> None:
         """One step for every pod."""
-        for pod in self.api.list("Pod"):
+        for pod in self.api.peek("Pod"):
             if pod["metadata"].get("labels", {}).get(ROLE):
                 self._step(pod)
         self._beat()
@@ -202,7 +202,7 @@ class Kubelet:
         """What Spark does: an executor's pod, which belongs to the driver's."""
         meta = pod["metadata"]
         name = f"{meta['name'].removesuffix('-driver')}-exec-1"
-        if self.api.get("Pod", meta["namespace"], name) is not None:
+        if self.api.exists("Pod", meta["namespace"], name):
             return
         owner = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
         self.api.create(
