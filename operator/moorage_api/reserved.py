@@ -13,12 +13,21 @@ CONFIG_VOLUME = "moorage-config"
 TOKEN_VOLUME = "moorage-token"  # noqa: S105  a volume's name
 SCRAPE_VOLUME = "moorage-scrape"
 TLS_VOLUME = "moorage-tls"
+CREDENTIALS_VOLUME = "moorage-credentials"
 LOCAL_VOLUME = "moorage-local"
-OWNED_VOLUMES = (CONFIG_VOLUME, TOKEN_VOLUME, SCRAPE_VOLUME, TLS_VOLUME, LOCAL_VOLUME)
+OWNED_VOLUMES = (
+    CONFIG_VOLUME,
+    TOKEN_VOLUME,
+    SCRAPE_VOLUME,
+    TLS_VOLUME,
+    CREDENTIALS_VOLUME,
+    LOCAL_VOLUME,
+)
 
 TOKEN_DIR = "/etc/moorage/token"  # noqa: S105  a directory
 SCRAPE_DIR = "/etc/moorage/scrape"
 TLS_DIR = "/etc/moorage/tls"
+CREDENTIALS_DIR = "/etc/moorage/credentials"
 LOCAL_DIR = "/var/lib/moorage"
 """Where the working databases and the sockets of state servers lie."""
 
@@ -34,6 +43,8 @@ SPARK_UID = 185
 
 CREDENTIAL_ENV = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Taken from credentialsSecretRef; the last one only if the Secret has it."""
+CREDENTIALS_DIR_ENV = "MOORAGE_CREDENTIALS_DIR"
+"""Where the same lie as files, which follow the Secret while a pod runs."""
 
 OWNED_ENV = (
     "PYSPARK_DRIVER_PYTHON",

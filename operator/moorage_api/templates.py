@@ -17,6 +17,7 @@ from moorage_api.problems import Problem, field_name
 from moorage_api.quantities import Quantity
 from moorage_api.reserved import (
     CREDENTIAL_ENV,
+    CREDENTIALS_DIR,
     DRIVER_CONTAINER,
     EXECUTOR_CONTAINER,
     LOCAL_DIR,
@@ -299,7 +300,7 @@ def _owned_env(pod: _Pod, path: Path, container: Mapping[str, Any]) -> Iterator[
 def _owned_mounts(path: Path, container: Mapping[str, Any]) -> Iterator[Problem]:
     for index, mount in _items(container.get("volumeMounts")):
         where = str(mount.get("mountPath", "")).rstrip("/")
-        for ours in (CONFIG_DIR, TOKEN_DIR, SCRAPE_DIR, TLS_DIR, LOCAL_DIR):
+        for ours in (CONFIG_DIR, TOKEN_DIR, SCRAPE_DIR, TLS_DIR, CREDENTIALS_DIR, LOCAL_DIR):
             if f"{where}/".startswith(f"{ours}/") or f"{ours}/".startswith(f"{where}/"):
                 at = (*path, "volumeMounts", index, "mountPath")
                 reason = f"{where or '/'} is, holds or lies in {ours}, which is the operator's"

@@ -24,6 +24,9 @@ from moorage_api.reserved import (
     BLOCK_MANAGER_PORT,
     CONFIG_VOLUME,
     CREDENTIAL_ENV,
+    CREDENTIALS_DIR,
+    CREDENTIALS_DIR_ENV,
+    CREDENTIALS_VOLUME,
     DRIVER_CONTAINER,
     DRIVER_PORT,
     EXECUTOR_CONTAINER,
@@ -159,6 +162,37 @@ def tls_mounts(spec: JobSpec) -> list[dict[str, Any]]:
     return [{"name": TLS_VOLUME, "mountPath": TLS_DIR, "readOnly": True}]
 
 
+def credential_volumes(spec: JobSpec) -> list[dict[str, Any]]:
+    """The keys of a store once more, as files: those in variables stay as a pod began.
+
+    What the Secret lacks holds up no volume: the variables say it, and their error is plainer.
+    """
+    secret = spec.state.credentials_secret_ref
+    if secret is None:
+        return []
+    items = [{"key": key, "path": key} for key in CREDENTIAL_ENV]
+    sources = [
+        {"secret": {"name": secret.name, "items": [item], "optional": True}} for item in items
+    ]
+    return [{"name": CREDENTIALS_VOLUME, "projected": {"sources": sources, "defaultMode": 0o440}}]
+
+
+def credential_mounts(spec: JobSpec) -> list[dict[str, Any]]:
+    """Where they lie. The whole volume, so that a change of the Secret arrives."""
+    if spec.state.credentials_secret_ref is None:
+        return []
+    return [{"name": CREDENTIALS_VOLUME, "mountPath": CREDENTIALS_DIR, "readOnly": True}]
+
+
+def _mounted_environment(spec: JobSpec) -> list[dict[str, Any]]:
+    """`environment`, and where the keys of the store lie as files."""
+    mounted = [
+        {"name": CREDENTIALS_DIR_ENV, "value": mount["mountPath"]}
+        for mount in credential_mounts(spec)
+    ]
+    return [*environment(spec), *mounted]
+
+
 _CLAIM = f"spark.kubernetes.executor.volumes.persistentVolumeClaim.{LOCAL_VOLUME}"
 
 
@@ -266,6 +300,7 @@ def driver_pod(meta: Meta, spec: JobSpec, revision: str, order: StartOrder) -> d
                 ),
                 scrape_volume(scrape_secret_name(meta.name)),
                 *tls_volumes(spec),
+                *credential_volumes(spec),
             ],
         },
     }
@@ -281,7 +316,7 @@ def _driver_container(spec: JobSpec) -> dict[str, Any]:
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
         "command": list(_COMMAND),
-        "env": environment(spec),
+        "env": _mounted_environment(spec),
         "ports": [
             {"name": "endpoint", "containerPort": ENDPOINT_PORT, "protocol": "TCP"},
             {"name": "driver-rpc", "containerPort": DRIVER_PORT, "protocol": "TCP"},
@@ -309,6 +344,7 @@ def _driver_container(spec: JobSpec) -> dict[str, Any]:
             token_mount(),
             scrape_mount(),
             *tls_mounts(spec),
+            *credential_mounts(spec),
         ],
     }
 
@@ -347,6 +383,7 @@ def executor_template(meta: Meta, spec: JobSpec, revision: str, attempt: int) ->
                 # No more than what opens state servers: an executor gives the driver no orders.
                 token_volume(token_secret_name(meta.name, attempt), ("token",)),
                 *tls_volumes(spec),
+                *credential_volumes(spec),
                 *local_volumes(meta, spec.state.local, attempt),
             ],
         },
@@ -385,11 +422,12 @@ def _executor_container(spec: JobSpec, secret: str) -> dict[str, Any]:
         "name": EXECUTOR_CONTAINER,
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
-        "env": [*environment(spec), _spark_secret(secret)],
+        "env": [*_mounted_environment(spec), _spark_secret(secret)],
         "securityContext": container_security(),
         "volumeMounts": [
             token_mount(),
             *tls_mounts(spec),
+            *credential_mounts(spec),
             *local_mounts(spec.state.local, spark=True),
         ],
     }
@@ -403,7 +441,7 @@ def _sidecar(meta: Meta, spec: JobSpec) -> dict[str, Any]:
         "imagePullPolicy": spec.image_pull_policy,
         "restartPolicy": "Always",
         "command": _sidecar_command(meta, spec),
-        "env": environment(spec),
+        "env": _mounted_environment(spec),
         "ports": [
             {"name": "state-health", "containerPort": SIDECAR_HEALTH_PORT, "protocol": "TCP"},
             {"name": "state", "containerPort": SIDECAR_PORT, "protocol": "TCP"},
@@ -422,6 +460,7 @@ def _sidecar(meta: Meta, spec: JobSpec) -> dict[str, Any]:
         "volumeMounts": [
             token_mount(),
             *tls_mounts(spec),
+            *credential_mounts(spec),
             *local_mounts(spec.state.local, spark=False),
         ],
     }

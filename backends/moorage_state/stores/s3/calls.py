@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from io import BytesIO
+from pathlib import Path
 from typing import Any, TypeVar
 
 from moorage_state.errors import (
@@ -115,11 +116,14 @@ _GIVEN_CONNECTIONS = 16
 
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 30
+KEYS_DIR_ENV = "MOORAGE_CREDENTIALS_DIR"
+"""Names a directory with the keys of the store, which may change under way: see `mounted_keys`."""
+
 _SMALL_BYTES = 64 << 10
 """What a socket takes in one go."""
 
 _log = logging.getLogger(__name__)
-_Server = tuple[str | None, str | None, bool, S3Credentials | None]
+_Server = tuple[str | None, str | None, bool, S3Credentials | None, str]
 T = TypeVar("T")
 _NO_CODE = frozenset({"404", "NotFound"})
 """What a client makes of a 404 without a body: the answer to every HEAD."""
@@ -233,7 +237,7 @@ class S3Connection:
 
 
 class _Connections:
-    """All connections of the process, by (endpoint, region, path style, given credentials)."""
+    """All connections of the process, by server and by whose credentials they use."""
 
     def __init__(self) -> None:
         self.forget()
@@ -246,14 +250,15 @@ class _Connections:
         self,
         address: S3Address,
         credentials: S3Credentials | None,
-        make: Callable[[S3Address, S3Credentials | None], Client],
+        make: Callable[[S3Address, S3Credentials | None, str], Client],
     ) -> S3Connection:
-        server = (address.endpoint, address.region, address.path_style, credentials)
+        keys = os.environ.get(KEYS_DIR_ENV, "")
+        server = (address.endpoint, address.region, address.path_style, credentials, keys)
         with self._lock:
             found = self._open.pop(server, None)
             if found is None:
                 pool = ThreadPoolExecutor(TRANSFER_THREADS, "s3")
-                found = S3Connection(make(address, credentials), pool)
+                found = S3Connection(make(address, credentials, keys), pool)
             self._open[server] = found
             if credentials is not None:
                 self._drop_oldest()
@@ -274,13 +279,14 @@ os.register_at_fork(after_in_child=_connections.forget)
 def connection_to(address: S3Address, credentials: S3Credentials | None = None) -> S3Connection:
     """Return the connection of this process to the server of `address`.
 
-    Without `credentials` boto3 finds them in its usual places. Raises what boto3 raises when it
-    finds no region or a broken profile.
+    Without `credentials` they are those in the directory that `KEYS_DIR_ENV` names, as they are at
+    each request; where there are none, boto3 finds them in its usual places. Raises what boto3
+    raises when it finds no region or a broken profile.
     """
     return _connections.get(address, credentials, _client)
 
 
-def _client(address: S3Address, credentials: S3Credentials | None) -> Client:
+def _client(address: S3Address, credentials: S3Credentials | None, keys: str) -> Client:
     # Slow to import, and a job on a directory needs neither.
     import boto3
     from botocore.config import Config
@@ -298,6 +304,10 @@ def _client(address: S3Address, credentials: S3Credentials | None) -> Client:
     )
     region = address.region or (credentials.region if credentials else None)
     session = boto3.session.Session(**_given(credentials))
+    if keys and credentials is None:
+        from moorage_state.stores.s3.mounted_keys import session_with
+
+        session = session_with(Path(keys)) or session
     client = session.client("s3", endpoint_url=address.endpoint, region_name=region, config=config)
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
     return client
