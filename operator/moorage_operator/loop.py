@@ -157,7 +157,7 @@ class Reconciler:
             may_act,
             self._chance,
         )
-        self._teller = Teller(cluster, clock, may_act)
+        self._teller = Teller(cluster, clock, may_act, self._metrics.told)
 
     async def reconcile(self, ref: Ref) -> Pass:
         """One pass. Failures of the API server end it; only bugs in decisions are raised."""

@@ -28,6 +28,8 @@ from moorage_operator.world import StoreTaskView
 _PHASES = get_args(Phase)
 _CHECKS = get_args(Check)
 _MOST_TASKS = 4096
+_MOST_VALUES = 100
+_LONGEST_VALUE = 64
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _KINDS = {"StatefulSparkJob": "job", "StatefulSparkSnapshot": "snapshot"}
 
@@ -46,6 +48,31 @@ class _Job:
     findings: tuple[tuple[str, str], ...]
     health_actions: int
     clock_ahead: int
+    parallelism: int
+    rejected: bool
+    on_trial: bool
+    # of jobs with an autoscaler; what it has not said yet is left out
+    target: float | None
+    needed: float | None
+    utilization: float | None
+
+
+class _FewValues:
+    """Values of a label that jobs' own programs can choose, such as the code of their end.
+
+    A series is kept for as long as the process lives: after the first so many values, all others
+    are one.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        value = value[:_LONGEST_VALUE]
+        if value not in self._known and len(self._known) >= _MOST_VALUES:
+            return "Other"
+        self._known.add(value)
+        return value
 
 
 class ApiMetrics:
@@ -127,6 +154,13 @@ class OperatorMetrics:
             registry=registry,
         )
         self._failed_tasks: dict[str, None] = {}
+        self._events = Counter(
+            f"{prefix}_events",
+            "Events that were told of jobs and snapshots, by reason, such as PreflightFailed.",
+            ["kind", "reason"],
+            registry=registry,
+        )
+        self._reasons, self._codes, self._told = _FewValues(), _FewValues(), _FewValues()
         depth = Gauge(f"{prefix}_queue_depth", "Objects that are due.", registry=registry)
         depth.set_function(waiting)
         text = "1 if this process leads; 0 of all other shards, whose own processes say more."
@@ -155,7 +189,7 @@ class OperatorMetrics:
 
     def restarted(self, reason: str) -> None:
         """A job is brought back."""
-        self._restarts.labels(reason=reason or "Unknown").inc()
+        self._restarts.labels(reason=self._reasons(reason or "Unknown")).inc()
 
     def store_tasks_seen(self, tasks: Mapping[str, StoreTaskView]) -> None:
         """How store tasks stand, by id; each failure counts once."""
@@ -163,9 +197,13 @@ class OperatorMetrics:
             if view.state != "Failed" or one in self._failed_tasks:
                 continue
             self._failed_tasks[one] = None
-            self._store_tasks.labels(code=view.code or "unknown").inc()
+            self._store_tasks.labels(code=self._codes(view.code or "unknown")).inc()
             while len(self._failed_tasks) > _MOST_TASKS:
                 del self._failed_tasks[next(iter(self._failed_tasks))]
+
+    def told(self, kind: str, reason: str) -> None:
+        """An event was told of an object of this kind."""
+        self._events.labels(kind=_KINDS[kind], reason=self._told(reason)).inc()
 
     def job_seen(self, body: Object, status: JobStatus) -> None:
         """This is how a job is now."""
@@ -288,12 +326,43 @@ _GAUGES: tuple[tuple[str, str, Callable[[_Job], float | None]], ...] = (
         "How far the clock of a job's driver is ahead of the operator's, in steps of 30 s.",
         lambda job: float(job.clock_ahead),
     ),
+    (
+        "parallelism",
+        "How many subtasks run.",
+        lambda job: float(job.parallelism) if job.parallelism else None,
+    ),
+    (
+        "rejected",
+        "1 if the newest version was given up: its preflight failed, or it was rolled back.",
+        lambda job: float(job.rejected),
+    ),
+    (
+        "on_trial",
+        "1 while the version that runs, or is to, is not stable, and another one was.",
+        lambda job: float(job.on_trial),
+    ),
+    (
+        "autoscaler_target",
+        "How many subtasks the autoscaler decided on; only of jobs that have one.",
+        lambda job: job.target,
+    ),
+    (
+        "autoscaler_needed",
+        "How many subtasks the load alone needs, within the bounds.",
+        lambda job: job.needed,
+    ),
+    (
+        "autoscaler_utilization",
+        "The share of the job's capacity that what arrives takes.",
+        lambda job: job.utilization,
+    ),
 )
 
 
 def _job(status: JobStatus) -> _Job:
     conditions = {one.type: one.status == "True" for one in status.conditions}
-    last = status.snapshots.last_checkpoint
+    last, scaler = status.snapshots.last_checkpoint, status.scaling.autoscaler
+    running = status.scaling.observed_parallelism
     return _Job(
         phase=str(status.phase),
         ready=conditions.get("Ready", False),
@@ -307,7 +376,26 @@ def _job(status: JobStatus) -> _Job:
         findings=tuple((one.check, one.then) for one in status.health.findings),
         health_actions=len(status.health.actions),
         clock_ahead=status.health.clock_ahead_seconds,
+        parallelism=running,
+        rejected=_is_rejected(status),
+        on_trial=status.reconciliation.trial is not None,
+        target=float(scaler.target or running) if scaler else None,
+        needed=float(scaler.needed) if scaler and scaler.needed else None,
+        utilization=_number(scaler.utilization) if scaler else None,
     )
+
+
+def _is_rejected(status: JobStatus) -> bool:
+    said = status.condition("Reconciled")
+    return said is not None and said.reason == "Rejected"
+
+
+def _number(text: str) -> float | None:
+    """None for what is no number: whoever may write statuses may have written anything."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _resident_bytes() -> float:

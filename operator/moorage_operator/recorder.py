@@ -135,13 +135,14 @@ class Teller:
     cluster: Cluster
     clock: WallClock
     may_act: Callable[[], bool]  # False while another process may be the leader
+    told: Callable[[str, str], None] = lambda _kind, _reason: None  # each that is new
 
     async def tell(self, body: Object, memory: Memory, events: Iterable[Event]) -> None:
         """Events are told once; one that cannot be told now is told with a later pass."""
         waiting = memory.untold(events)
         while waiting and self.may_act():
             try:
-                await _make(self.cluster, body, waiting[:1], self.clock.now())
+                await self._make(body, waiting[0])
             except ClusterError as error:
                 _log.warning("an event was not told: reason=%s error=%s", waiting[0].reason, error)
                 if isinstance(error, ApiUnavailable):
@@ -162,11 +163,24 @@ class Teller:
         try:
             body = await self.cluster.get("StatefulSparkJob", namespace, name) if rival else None
             if body is not None:
-                await _make(self.cluster, body, [event], self.clock.now())
+                await self._make(body, event)
         except ClusterError as error:
             _log.warning("a rival was not told: object=%s error=%s", rival, error)
             return
         memory.rival = rival
+
+    async def _make(self, about: Object, event: Event) -> None:
+        """Make an event; one that is there already is left as it is."""
+        try:
+            await self.cluster.create(event_body(about, event, self.clock.now()))
+        except NameTaken:
+            # Its name follows from what it tells: an operator that died after it told it before.
+            return
+        except Forbidden as error:
+            # In a namespace that goes away nobody reads them.
+            if error.reason != "NamespaceTerminating":
+                raise
+        self.told(about["kind"], event.reason)
 
 
 def pruned(now: datetime) -> Event:
@@ -176,20 +190,6 @@ def pruned(now: datetime) -> Event:
         "the CustomResourceDefinitions of this release"
     )
     return Event("Warning", "StatusPruned", text, key=f"{now:%Y-%m-%dT%H}")
-
-
-async def _make(cluster: Cluster, about: Object, events: Iterable[Event], now: datetime) -> None:
-    """Make the events; those that are there already are left as they are."""
-    for event in events:
-        try:
-            await cluster.create(event_body(about, event, now))
-        except NameTaken:
-            # Its name follows from what it tells: an operator that died after it told it before.
-            continue
-        except Forbidden as error:
-            # In a namespace that goes away nobody reads them.
-            if error.reason != "NamespaceTerminating":
-                raise
 
 
 def event_body(about: Object, event: Event, now: datetime) -> Object:

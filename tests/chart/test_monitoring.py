@@ -55,6 +55,7 @@ OPERATOR_LABELS = {
     "moorage_operator_build_info": ("version",),
     "moorage_operator_api_request_seconds": ("method", "code"),
     "moorage_operator_restarts": ("reason",),
+    "moorage_operator_events": ("kind", "reason"),
     "moorage_operator_store_task_failures": ("code",),
     "moorage_operator_memory_bytes": ("shard",),
 }
@@ -119,6 +120,20 @@ def test_phases_in_queries_are_phases_of_jobs():
     ]
     assert set(named) <= set(get_args(Phase))
     assert "Blocked" in named
+
+
+def test_events_that_queries_choose_are_events_that_are_told():
+    page = (ROOT / "docs" / "reference-events.md").read_text()
+    told = set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE))
+    chosen = [
+        pattern
+        for _, text in CASES
+        for pattern in re.findall(r'moorage_operator_events_total\{[^}]*reason=~"([^"]+)"', text)
+    ]
+    assert chosen
+    for pattern in chosen:
+        for one in pattern.split("|"):
+            assert any(re.fullmatch(one, reason) for reason in told), one
 
 
 def test_an_alert_says_what_is_wrong_and_what_to_do():

@@ -117,3 +117,56 @@ def test_requests_are_told_by_method_and_code(metrics):
     for code in ("429", "0"):
         line = f'moorage_operator_api_request_seconds_count{{code="{code}",method="GET"}} 1.0'
         assert line in text(metrics)
+
+
+def test_what_a_jobs_program_can_choose_makes_no_series_without_end(metrics):
+    for number in range(500):
+        metrics.restarted(f"RestorePoint{number}")
+        metrics.store_tasks_seen({f"t-{number}": StoreTaskView("Failed", code=f"{number}" * 50)})
+    shown = text(metrics).splitlines()
+    for name in ("moorage_operator_restarts_total{", "moorage_operator_store_task_failures_total{"):
+        series = [line for line in shown if line.startswith(name)]
+        assert len(series) == 101
+        assert sum(float(line.split()[-1]) for line in series) == 500
+        assert max(map(len, series)) < 150
+
+
+def test_events_are_counted_by_reason(metrics):
+    metrics.told("StatefulSparkJob", "PreflightFailed")
+    metrics.told("StatefulSparkJob", "PreflightFailed")
+    line = 'moorage_operator_events_total{kind="job",reason="PreflightFailed"} 2.0'
+    assert line in text(metrics)
+
+
+def test_a_version_that_was_given_up_is_shown_until_there_is_another(metrics):
+    said = {"type": "Reconciled", "status": "False", "lastTransitionTime": "2026-03-01T12:00:00Z"}
+    see(metrics, conditions=[{**said, "reason": "Rejected"}])
+    assert 'moorage_job_rejected{job="clicks",namespace="n"} 1.0' in text(metrics)
+    see(metrics, conditions=[{**said, "reason": "OperationUnderWay"}])
+    assert 'moorage_job_rejected{job="clicks",namespace="n"} 0.0' in text(metrics)
+
+
+def test_a_version_on_trial_is_shown(metrics):
+    trial = {"revision": "b", "since": "2026-03-01T12:00:00Z", "restorePoint": {"mode": "Latest"}}
+    see(metrics, reconciliation={"trial": trial})
+    assert 'moorage_job_on_trial{job="clicks",namespace="n"} 1.0' in text(metrics)
+
+
+def test_what_an_autoscaler_wants_is_shown_of_jobs_that_have_one(metrics):
+    see(metrics, scaling={"observedParallelism": 4})
+    shown = text(metrics)
+    assert 'moorage_job_parallelism{job="clicks",namespace="n"} 4.0' in shown
+    assert "moorage_job_autoscaler_target{" not in shown
+    scaler = {"target": 8, "needed": 12, "utilization": "1.50"}
+    see(metrics, scaling={"observedParallelism": 4, "autoscaler": scaler})
+    shown = text(metrics)
+    for name, number in (("target", "8.0"), ("needed", "12.0"), ("utilization", "1.5")):
+        assert f'moorage_job_autoscaler_{name}{{job="clicks",namespace="n"}} {number}' in shown
+
+
+def test_what_an_autoscaler_has_not_said_is_left_out(metrics):
+    see(metrics, scaling={"observedParallelism": 4, "autoscaler": {"utilization": "a lot"}})
+    shown = text(metrics)
+    assert 'moorage_job_autoscaler_target{job="clicks",namespace="n"} 4.0' in shown
+    assert "moorage_job_autoscaler_needed{" not in shown
+    assert "moorage_job_autoscaler_utilization{" not in shown
