@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import sys
 from datetime import UTC, datetime
 from typing import Literal
@@ -54,6 +55,8 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return _USER_ERROR
     set_up_logs(settings.log_format, settings.log_level)
+    # What crashes holds the account's token and those of all jobs.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         asyncio.run(serve(settings))
     except (SettingsError, ConfigException) as error:

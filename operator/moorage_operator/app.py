@@ -28,13 +28,14 @@ from moorage_operator.children.names import JOB_LABEL, JOB_UID_LABEL, ROLE_LABEL
 from moorage_operator.decide import decide_job
 from moorage_operator.endpoint import HttpDrivers
 from moorage_operator.fleet_source import FleetSource
+from moorage_operator.health_server import health_server
 from moorage_operator.kube.client import KubeCluster, configuration
 from moorage_operator.leader import Leader, LeaseTimes
 from moorage_operator.lineages import ChosenLineages
 from moorage_operator.lineages.direct import DirectLineages
 from moorage_operator.lineages.pods import PodLineages
 from moorage_operator.loop import Reconciler
-from moorage_operator.metrics import ApiMetrics, OperatorMetrics, health_server
+from moorage_operator.metrics import ApiMetrics, OperatorMetrics
 from moorage_operator.ports import Cluster, ClusterError, JobRefs, Kind, NotFound, Ref, WallClock
 from moorage_operator.settings import Settings, SettingsError
 from moorage_operator.shards import Ownership, Selection, joined

@@ -1,24 +1,20 @@
-"""What the process says of itself over HTTP: /healthz and /readyz for the kubelet, /metrics.
+"""What the operator measures: of itself, and of the objects that it looks after.
 
 Gauges of an object are made at the scrape from the newest status that a pass has seen, and go with
 the object; so none is ever stale or wrong after a restart. Labels other than an object's name have
-few values. Health says nothing about jobs: one in trouble is no reason to restart the operator.
+few values.
 """
 
-import asyncio
 import resource
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import get_args
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from moorage_api.status import Check, JobStatus, Phase
@@ -411,48 +407,3 @@ def _resident_bytes() -> float:
 def _ref(body: Object) -> Ref:
     meta = body["metadata"]
     return Ref(body["kind"], meta["namespace"], meta["name"])
-
-
-_CONTENT_TYPE = "Content-Type"
-
-
-@asynccontextmanager
-async def health_server(
-    host: str,
-    port: int,
-    *,
-    trouble: Callable[[], str],
-    waits_for: Callable[[], str],
-    registry: CollectorRegistry,
-) -> AsyncIterator[int]:
-    """Serve while inside; yields the port.
-
-    Args:
-        trouble: why the process should be restarted; empty if it should not.
-        waits_for: why it is not ready: it is once it works, or stands by to; empty then.
-    """
-
-    async def healthz(_: web.Request) -> web.Response:
-        why = trouble()
-        return web.Response(text=why or "ok", status=500 if why else 200)
-
-    async def readyz(_: web.Request) -> web.Response:
-        why = waits_for()
-        return web.Response(text=why or "ok", status=503 if why else 200)
-
-    async def metrics(_: web.Request) -> web.Response:
-        text = await asyncio.to_thread(generate_latest, registry)
-        return web.Response(body=text, headers={_CONTENT_TYPE: CONTENT_TYPE_LATEST})
-
-    app = web.Application()
-    app.add_routes(
-        [web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)]
-    )
-    runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1.0, access_log=None)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host or None, port)
-        await site.start()
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()

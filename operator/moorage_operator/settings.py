@@ -56,6 +56,13 @@ def _shards(values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(_shard(one) for one in values)
 
 
+def _endpoints(values: tuple[str, ...]) -> tuple[str, ...]:
+    for one in values:
+        if not one.startswith(("http://", "https://")):
+            raise ValueError(f"{one} is no address of a server: write https://host:port")
+    return tuple(one.rstrip("/") for one in values)
+
+
 class SettingsError(Exception):
     """Settings that cannot be used; the message names each, its value and the fix."""
 
@@ -134,6 +141,13 @@ class Settings(BaseModel):
     read_secrets: bool = True
     """Whether the operator reads the Secrets that jobs name, to look into their stores itself.
     Else a pod of the job's does."""
+
+    store_endpoints: Annotated[
+        tuple[str, ...], BeforeValidator(_names), AfterValidator(_endpoints)
+    ] = ()
+    """Servers of stores, such as `https://minio.stores:9000`, with commas, that the operator may
+    ask itself where a job's `state.s3.endpoint` names them; to all others a pod of the job's goes.
+    Empty: any. Who may write jobs may else have the operator ask any address that it can reach."""
 
     own_credentials: bool = False
     """Whether stores of jobs that name no Secret are read with the operator's own credentials."""

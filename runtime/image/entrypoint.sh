@@ -7,6 +7,9 @@
 # The variables are those of Spark's own images, so that pod templates written for them work here.
 set -eu
 
+# What crashes holds tokens and keys.
+ulimit -c 0
+
 # A user id that the image does not know (as OpenShift gives) gets a name, which Java asks for.
 if ! getent passwd "$(id -u)" >/dev/null 2>&1 && [ -w /etc/passwd ]; then
     echo "spark:x:$(id -u):0:spark:${SPARK_HOME:-/opt/spark}:/bin/false" >>/etc/passwd

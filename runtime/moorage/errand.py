@@ -10,6 +10,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
+from moorage.redaction import RedactingFormatter, Redactor
+from moorage_state.core_dumps import no_core_dumps
 from moorage_state.errors import UserError
 from moorage_state.snapshots.store_tasks import (
     Answer,
@@ -33,7 +37,8 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
 
     0: it was done; 1: it failed, with an answer that says why; 2: no store task is asked for.
     """
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    no_core_dumps()
+    log_to_stderr(environ)
     try:
         request = decode_request(environ.get(REQUEST_ENV, ""))
     except UserError as error:
@@ -45,8 +50,21 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     return 0 if answer.state == "Completed" else 1
 
 
+def log_to_stderr(environ: Mapping[str, str]) -> None:
+    """Lines of the log, without the values of secret variables."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(RedactingFormatter(Redactor(environ)))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
 def write_answer(environ: Mapping[str, str], answer: Answer) -> None:
-    """Say what came of it: the kubelet takes the file as it is when the process has ended."""
+    """Say what came of it: the kubelet takes the file as it is when the process has ended.
+
+    It becomes a message in the job's status, so it has no secret that a job's program let slip.
+    """
+    clean = Redactor(environ)
+    result = {k: clean(v) if isinstance(v, str) else v for k, v in answer.result.items()}
+    answer = msgspec.structs.replace(answer, message=clean(answer.message), result=result)
     line = encode_answer(answer)
     _log.info("store task: %s", line)
     Path(environ.get(ANSWER_FILE_ENV, _ANSWER_FILE)).write_text(f"{line}\n")

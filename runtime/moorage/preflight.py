@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from moorage.errand import REQUEST_ENV, write_answer
+from moorage.errand import REQUEST_ENV, log_to_stderr, write_answer
+from moorage_state.core_dumps import no_core_dumps
 from moorage_state.errors import MoorageError, Retryable, UserError
 from moorage_state.import_path import standard_library_first
 from moorage_state.snapshots import Owner
@@ -39,7 +40,8 @@ _log = logging.getLogger(__name__)
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
     """Try what is asked; return the exit status, 0 if all went well, 1 if not, 2 without a task."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    no_core_dumps()
+    log_to_stderr(environ)
     try:
         request = decode_request(environ.get(REQUEST_ENV, ""))
     except UserError as error:

@@ -210,6 +210,7 @@ def test_every_setting_of_the_operator_has_a_value(rendered):
     names = set(environment(rendered["namespaced"]))
     # With shards there are several operators: tests/chart/test_shards.py.
     names |= {"MOORAGE_SHARD", "MOORAGE_SHARDS"}
+    names |= {"MOORAGE_STORE_ENDPOINTS"}  # of the case below
     settings = {f"MOORAGE_{name.upper()}" for name in Settings.model_fields}
     no_sense = {"MOORAGE_KUBECONFIG", "MOORAGE_CONTEXT", "MOORAGE_HEALTH_HOST"}
     assert settings - names == no_sense
@@ -223,6 +224,7 @@ def test_values_reach_the_operators_settings(rendered):
     assert settings.log_format == "text"
     assert settings.resync == 60
     assert settings.read_secrets is False
+    assert settings.store_endpoints == ("https://minio.stores:9000",)
     assert read_settings([], environment(rendered["namespaced"])).watch_namespaces == (
         "jobs-a",
         "jobs-b",

@@ -13,8 +13,8 @@ from moorage_testing.kube.emulator import Emulator
 from moorage_testing.kube.processes import OperatorProcess, start_operator, until
 
 from moorage_operator.app import LeadershipLost, build
+from moorage_operator.health_server import health_server
 from moorage_operator.kube.client import KubeCluster
-from moorage_operator.metrics import health_server
 from moorage_operator.settings import Settings
 
 JOB = "StatefulSparkJob"

@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from moorage_state.core_dumps import no_core_dumps
 from moorage_state.errors import MoorageError, Retryable, UserError
 from moorage_state.import_path import after_standard_library
 from moorage_state.server.addresses import EVERYWHERE, listen
@@ -69,6 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s state-sidecar %(levelname)s %(message)s"
     )
+    no_core_dumps()
     end = end_signals()
     try:
         token = _token(options.token_file)

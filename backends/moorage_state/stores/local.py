@@ -4,12 +4,14 @@ An object is a file. New bytes are written to a file under `.tmp`, synced, and t
 in one step (`rename` to replace, `link` to create), so a reader or a crash never meets half an
 object. Names that start with a dot (`.tmp`, the lock of a checkpoint directory) are not objects:
 keys cannot reach them and listings do not show them, so what a killed writer leaves behind costs
-space and nothing else.
+space and nothing else. Symbolic links below the root are refused: whoever may write into a store
+would else have others read, or delete, what lies elsewhere.
 """
 # ruff: noqa: D102  `ObjectStore` documents the methods
 
 import errno
 import os
+import stat
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -44,7 +46,7 @@ _ADVICE = {
     errno.EROFS: "mount the file system writable",
     errno.ENOTDIR: "a file is in the place of a directory: move it away",
     errno.EISDIR: "a directory is in the place of a file: move it away",
-    errno.ELOOP: "remove the circular symbolic links",
+    errno.ELOOP: "put what the symbolic link leads to into its place",
     errno.ENAMETOOLONG: "use a shorter directory or operator uid",
     errno.EOPNOTSUPP: "use a file system with hard links",
     errno.EXDEV: "keep the whole store directory on one file system",
@@ -231,13 +233,15 @@ class LocalStore:
     def head(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
         try:
-            status = path.stat()
+            status = path.lstat()
         except FileNotFoundError:
             self._check_root()
             return None
         except OSError as error:
             raise store_error("look up object", path, error) from error
-        return None if path.is_dir() else _info(key, status)
+        if stat.S_ISLNK(status.st_mode):
+            raise _link(path)
+        return None if stat.S_ISDIR(status.st_mode) else _info(key, status)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
@@ -281,7 +285,13 @@ class LocalStore:
             raise store_error("write temporary file", self._root / TEMPORARY, error) from error
 
     def _path(self, key: str) -> Path:
-        return self._root / check_key(key)
+        path = self._root / check_key(key)
+        for folder in path.parents:
+            if folder == self._root:
+                break
+            if folder.is_symlink():
+                raise _link(folder)
+        return path
 
     def _check_root(self) -> None:
         """Raise StoreUnavailable when 'not found' means that the whole directory is gone."""
@@ -293,7 +303,7 @@ class LocalStore:
     def _open(self, key: str) -> BinaryIO:
         path = self._path(key)
         try:
-            return path.open("rb")
+            return open(path, "rb", opener=_not_a_link)
         except (FileNotFoundError, IsADirectoryError) as error:
             self._check_root()
             raise ObjectNotFound(f"no such object: store={self.url} key={key}") from error
@@ -331,7 +341,7 @@ class LocalStore:
     def _walk(self, folder: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         """Yield the objects below `folder` ("" or ending in "/") in the order of their keys."""
         # Directories sort with their slash, since that is how the keys inside them sort.
-        for name, is_folder in self._entries(folder):
+        for name, is_folder in self._entries(folder, prefix):
             key = folder + name
             if is_folder:
                 if (key.startswith(prefix) or prefix.startswith(key)) and (
@@ -343,20 +353,31 @@ class LocalStore:
                 if info is not None:
                     yield info
 
-    def _entries(self, folder: str) -> Sequence[tuple[str, bool]]:
+    def _entries(self, folder: str, prefix: str) -> Sequence[tuple[str, bool]]:
         try:
             with os.scandir(self._root / folder) as entries:
-                found = [
-                    (f"{entry.name}/" if entry.is_dir() else entry.name, entry.is_dir())
-                    for entry in entries
-                    if not entry.name.startswith(".")
-                ]
+                shown = [entry for entry in entries if not entry.name.startswith(".")]
         except FileNotFoundError:
             self._check_root()
             return []
         except OSError as error:
             raise store_error("list directory", self._root / folder, error) from error
-        return sorted(found)
+        for entry in shown:
+            if entry.is_symlink() and (folder + entry.name).startswith(prefix):
+                raise _link(Path(entry.path))
+        return sorted(
+            (f"{entry.name}/", True) if entry.is_dir() else (entry.name, False) for entry in shown
+        )
+
+
+def _not_a_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _link(path: Path) -> MoorageError:
+    """The error for a link, which to pass over would make a store look emptier than it is."""
+    loop = OSError(errno.ELOOP, "a symbolic link is no object and no folder of a store")
+    return store_error("follow link", path, loop)
 
 
 def _chunks(source: BinaryIO, path: Path, left: int) -> Iterator[bytes]:

@@ -27,6 +27,8 @@ def spark_settings(meta: Meta, spec: JobSpec, order: StartOrder) -> dict[str, st
         "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104  the pod's own network
         "spark.driver.port": str(DRIVER_PORT),
         "spark.ui.enabled": spec.spark_conf.get("spark.ui.enabled", "false"),
+        # Its pages ask for no token: whoever reaches them may look, and end no stage.
+        "spark.ui.killEnabled": spec.spark_conf.get("spark.ui.killEnabled", "false"),
     }
     return dict(sorted(settings.items()))
 

@@ -51,4 +51,7 @@ class ChosenLineages:
         state, may = job.spec.state, self.settings
         if state.checkpoint_dir.startswith("file://"):
             return may.local_files
+        endpoint = (state.s3.endpoint or "").rstrip("/")
+        if endpoint and may.store_endpoints and endpoint not in may.store_endpoints:
+            return False
         return may.own_credentials if state.credentials_secret_ref is None else may.read_secrets

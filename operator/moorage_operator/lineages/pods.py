@@ -96,6 +96,7 @@ def store_task_pod(job: JobRefs, request: StoreTaskRequest, seconds: int) -> Obj
     }
     if meta.uid:
         metadata["ownerReferences"] = [owner_reference(meta)]
+    tried = request.kind == "Preflight"
     ours: Object = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -103,6 +104,8 @@ def store_task_pod(job: JobRefs, request: StoreTaskRequest, seconds: int) -> Obj
         "spec": {
             "restartPolicy": "Never",
             "serviceAccountName": spec.service_account_name,
+            # A store task asks nothing of the API server; a preflight may run what a driver runs.
+            "automountServiceAccountToken": tried,
             "enableServiceLinks": False,
             "activeDeadlineSeconds": seconds,
             "terminationGracePeriodSeconds": 5,
@@ -110,7 +113,6 @@ def store_task_pod(job: JobRefs, request: StoreTaskRequest, seconds: int) -> Obj
             "containers": [_container(job, request)],
         },
     }
-    tried = request.kind == "Preflight"
     return merged_pod(ours, _template(spec.driver.pod_template, prepared=tried))
 
 

@@ -9,9 +9,11 @@ if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda got, _frame: early.append(got))
 
+    from moorage_state.core_dumps import no_core_dumps
     from moorage_state.import_path import standard_library_first
 
     standard_library_first()
+    no_core_dumps()
 
     from moorage.cluster.main import main
 

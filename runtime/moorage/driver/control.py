@@ -64,18 +64,30 @@ def control_sockets() -> list[Path]:
     return sorted(_folder().glob("*.sock"))
 
 
-def _folder() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"moorage-{os.getuid()}"
-    if len(os.fsencode(folder)) > _MAX_PATH - _NAME:
-        folder = Path("/tmp") / folder.name  # noqa: S108 - it is ours alone, as is checked below
+def own_folder(folder: Path, what: str) -> Path:
+    """Make a folder that nobody else can look or write into, or take the one that is there.
+
+    Its name can be guessed, and anybody may make it in a directory for temporary files.
+
+    Raises:
+        UserError: it is somebody else's, or open to others.
+        OSError: it cannot be made.
+    """
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
         raise UserError(
-            f"the folder of control sockets is open to others: path={folder}; remove it, or set "
-            f"TMPDIR to a directory of your own"
+            f"the folder of {what} is open to others: path={folder}; remove it, or set TMPDIR to a "
+            f"directory of your own"
         )
     return folder
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"moorage-{os.getuid()}"
+    if len(os.fsencode(folder)) > _MAX_PATH - _NAME:
+        folder = Path("/tmp") / folder.name  # noqa: S108 - it is ours alone, as is checked below
+    return own_folder(folder, "control sockets")
 
 
 class ControlServer:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from moorage.driver.control import own_folder
 from moorage.driver.environment import Platform, StoppedWaiting
 from moorage.driver.session import end_session, local_session
 from moorage.driver.settings import JobSettings
@@ -117,7 +118,8 @@ class Scratch:
         job = hashlib.sha256(checkpoint_dir.encode()).hexdigest()[:12]
         parent = (base or Path(tempfile.gettempdir())) / f"moorage-{os.getuid()}-{job}"
         try:
-            parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            parent.parent.mkdir(parents=True, exist_ok=True)
+            own_folder(parent, "scratch")
             _remove_orphans(parent)
             self.path = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
             self._owned = os.open(self.path / _OWNED, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)

@@ -18,6 +18,7 @@ from moorage.driver.control import (
     ask_to_rescale,
     control_path,
 )
+from moorage.driver.local import Scratch
 from moorage.driver.lookup_requests import LookupRequest
 from moorage.driver.lookups import StateLookups
 from moorage.driver.requests import (
@@ -192,6 +193,26 @@ def test_the_socket_lies_where_only_its_user_looks(short_path, monkeypatch):
     path.parent.chmod(0o755)
     with pytest.raises(UserError, match="open to others"):
         control_path("file:///state/clicks")
+
+
+def test_scratch_lies_where_only_its_user_looks(tmp_path):
+    Scratch("file:///state/clicks", tmp_path).remove()
+    (folder,) = {path.parent for path in (Scratch("file:///state/clicks", tmp_path).path,)}
+    assert folder.stat().st_mode & 0o077 == 0
+    folder.chmod(0o777)
+    with pytest.raises(UserError, match="folder of scratch is open to others"):
+        Scratch("file:///state/clicks", tmp_path)
+
+
+def test_scratch_does_not_follow_a_link_that_somebody_planted(tmp_path):
+    made = Scratch("file:///state/clicks", tmp_path)
+    folder = made.path.parent
+    made.remove()
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    folder.symlink_to(tmp_path / "theirs")
+    with pytest.raises(UserError, match="open to others"):
+        Scratch("file:///state/clicks", tmp_path)
+    assert list((tmp_path / "theirs").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", ".x", "-x", "a/b", "..", "ä", "x" * 64, "a b"])

@@ -111,3 +111,8 @@ def test_anything_else_is_run_as_it_is(run):
 
 def test_an_exit_status_is_passed_on(run):
     assert run("sh", "-c", "exit 7")[0] == 7
+
+
+def test_what_crashes_leaves_no_image_of_its_memory(run):
+    code, lines, _ = run("sh", "-c", "ulimit -c")
+    assert (code, lines) == (0, ["0"])

@@ -21,7 +21,7 @@ from moorage_testing.savepoint_dirs import OWNER, checkpoint, lineage, make_save
 from moorage_testing.snapshot_worlds import job_meta, job_spec
 from moorage_testing.world.clock import FakeClock
 
-from moorage.errand import main
+from moorage.errand import log_to_stderr, main, write_answer
 from moorage.preflight import _document
 from moorage_operator.lineages import ChosenLineages
 from moorage_operator.lineages.direct import DirectLineages, opener
@@ -588,6 +588,26 @@ def test_the_way_follows_from_the_jobs_spec_and_the_settings(
     assert (chosen._way(job) is direct) is expected
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        (None, True),
+        ("https://minio.stores:9000", True),
+        ("https://minio.stores:9000/", True),
+        ("http://minio.stores:9000", False),
+        ("http://169.254.169.254", False),
+        ("https://minio.stores:9000.evil.example", False),
+    ],
+)
+def test_the_operator_asks_only_servers_that_it_may(direct, pods, endpoint, expected):
+    settings = Settings(store_endpoints=("https://minio.stores:9000/", "https://other:9000"))
+    spec = state("s3://bucket/b", credentialsSecretRef={"name": "s3-creds"})
+    if endpoint:
+        spec["s3"] = {"endpoint": endpoint}
+    job = refs(state=spec, upgrade={"mode": "LastCheckpoint"})
+    assert (ChosenLineages(direct, pods, settings)._way(job) is direct) is expected
+
+
 async def test_the_chosen_way_is_taken_for_everything(direct, pods, cluster):
     chosen = ChosenLineages(direct, pods, Settings(read_secrets=False))
     await chosen.run(refs(), VERIFY)
@@ -644,3 +664,27 @@ async def test_an_answer_is_forgotten_ten_minutes_after_it_came_and_not_when_it_
     clock.advance(700.0)
     await direct.inspect(other)
     assert await direct.inspect(job) is None
+
+
+def test_what_a_program_lets_slip_is_not_in_the_answer(tmp_path, capfd):
+    password = "swordfish-of-the-database"  # noqa: S105  a plant
+    environ = {
+        "KAFKA_PASSWORD": password,
+        "MOORAGE_TERMINATION_LOG": str(tmp_path / "message"),
+    }
+    log_to_stderr(environ)
+    said = f"cannot log in: https://me:{password}@broker/ password={password}"
+    result = {"text": said}
+    write_answer(environ, Answer(id="p-1", state="Failed", result=result, message=said))
+    message, log = (tmp_path / "message").read_text(), capfd.readouterr().err
+    assert "cannot log in" in message
+    assert "store task" in log
+    assert password not in message + log
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("Verify", False), ("Preflight", True)])
+def test_a_store_task_has_no_token_of_the_account(kind, expected):
+    """A preflight does as a driver, whose containers may need it."""
+    job = refs()
+    pod = store_task_pod(job, request_of(job, StoreTask("v-1", kind), "test"), 300)
+    assert pod["spec"]["automountServiceAccountToken"] is expected

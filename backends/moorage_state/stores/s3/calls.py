@@ -10,6 +10,7 @@ ask for them, which lets a store be pickled.
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -80,6 +81,7 @@ _AGAIN = frozenset({
 """Answers that pass, whatever their status; the digests: bytes were damaged on the way."""
 
 _FULL_STATUS = 507
+_REDIRECTS = range(300, 400)
 _AGAIN_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 # By name: importing botocore takes longer than a job on a directory needs to start.
@@ -125,15 +127,20 @@ _SMALL_BYTES = 64 << 10
 _log = logging.getLogger(__name__)
 _Server = tuple[str | None, str | None, bool, S3Credentials | None, str]
 T = TypeVar("T")
+_CODE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NO_CODE = frozenset({"404", "NotFound"})
 """What a client makes of a 404 without a body: the answer to every HEAD."""
 
 
 def code_of(error: Exception) -> str:
-    """Return the server's code in an error of the client, or the error's own name."""
+    """Return the server's code in an error of the client, or the error's own name.
+
+    What is no code, as of a server that is none of S3's, is not repeated: the status is the code.
+    """
     response = getattr(error, "response", None)
     if isinstance(response, dict):
-        return str(response.get("Error", {}).get("Code", "")) or str(status_of(error))
+        code = str(response.get("Error", {}).get("Code", ""))
+        return code if _CODE.fullmatch(code) else str(status_of(error))
     return type(error).__name__
 
 
@@ -188,6 +195,9 @@ def _without_answer(error: Exception, where: str) -> Failure:
     if isinstance(error, OSError) or _library(error) in {"botocore", "http", "urllib3"}:
         text = f"s3 store does not answer: {where}; {_ENDPOINT}"
         return Failure(StoreUnavailable(text), again=True)
+    if isinstance(error, KeyError):  # a header or a field that each server of S3's sends
+        text = f"s3 store answers otherwise than S3 does: {where} lacks={error}; {_ENDPOINT}"
+        return Failure(StoreDenied(text), again=False)
     return Failure(Bug(f"unexpected error: {where} error={error}"), again=False)
 
 
@@ -202,6 +212,8 @@ def _permission(status: int) -> str:
             "s3:ListBucket (without the last, S3 answers so for keys that do not exist), and "
             f"{_CREDENTIALS}"
         )
+    if status in _REDIRECTS:
+        return "the endpoint leads elsewhere, such as from http to https: write where it leads to"
     return "check the address of the store, and what the server supports"
 
 
@@ -310,6 +322,8 @@ def _client(address: S3Address, credentials: S3Credentials | None, keys: str) ->
         session = session_with(Path(keys)) or session
     client = session.client("s3", endpoint_url=address.endpoint, region_name=region, config=config)
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
+    if address.endpoint:
+        client.meta.events.register_last("before-parameter-build.s3", _go_nowhere_else)
     return client
 
 
@@ -329,6 +343,15 @@ def _send_small_bodies_at_once(params: dict[str, Any], **_: object) -> None:
     # Large bodies keep it, so that a refusal is read and not lost in a broken connection.
     if isinstance(body, BytesIO) and body.getbuffer().nbytes <= _SMALL_BYTES:
         params["headers"].pop("Expect", None)
+
+
+def _go_nowhere_else(context: dict[str, Any], **_: object) -> None:
+    """Take a redirect for the answer that it is, since the endpoint was named.
+
+    botocore would ask in which region of AWS the bucket lies, be redirected again, and so on until
+    Python's stack is full.
+    """
+    context.setdefault("s3_redirect", {})["redirected"] = True
 
 
 class Final(Exception):

@@ -44,6 +44,10 @@
   value: {{ .Values.stores.readSecrets | quote }}
 - name: MOORAGE_OWN_CREDENTIALS
   value: {{ .Values.stores.ownCredentials | quote }}
+{{- with .Values.stores.endpoints }}
+- name: MOORAGE_STORE_ENDPOINTS
+  value: {{ join "," . | quote }}
+{{- end }}
 - name: MOORAGE_LOCAL_FILES
   value: {{ .Values.stores.localFiles | quote }}
 - name: MOORAGE_HEALTH_PORT
