@@ -18,6 +18,9 @@ _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _LONGEST = 8192
 # Each request of these is a line at info.
 _TALKATIVE = ("aiohttp.access", "botocore", "boto3", "urllib3", "kopf")
+_DEEPEST = 20_000
+"""Objects may be nested 10,000 deep, as an API server takes them. With Python's own limit one job
+of such a kind would end the process, which looks after those of everybody."""
 _USER_ERROR = 2
 _FAILED = 1
 
@@ -55,6 +58,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return _USER_ERROR
     set_up_logs(settings.log_format, settings.log_level)
+    sys.setrecursionlimit(_DEEPEST)
     # What crashes holds the account's token and those of all jobs.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:

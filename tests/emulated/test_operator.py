@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
@@ -117,6 +118,47 @@ async def test_a_stopped_operator_gives_the_lease_back_and_the_next_one_leads_at
     assert not api.list("Lease")[0]["spec"].get("holderIdentity")
     async with operator_of(emulator.url, lease_duration=30.0).running() as second:
         await until(lambda: second.app.leader.leads, seconds=10.0)
+
+
+@pytest.fixture
+def deeply():
+    """The emulator reads and copies what is nested as deep as an API server takes it."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(30_000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("deeply")
+async def test_what_is_nested_in_one_job_holds_up_no_other(emulator, api, a_job, tmp_path):
+    """Whoever may write jobs in one namespace would else stop the operator of all of them."""
+
+    def deep(namespace):
+        body = a_job(namespace)
+        inner: dict[str, object] = {}
+        body["spec"]["driver"] = {"podTemplate": inner}
+        for _ in range(1_500):
+            deeper: dict[str, object] = {}
+            inner["x"] = deeper
+            inner = deeper
+        return body
+
+    def is_seen(name):
+        return (api.get(JOB, name, "clicks").get("status") or {}).get("observedGeneration") == 1
+
+    api.create(deep("tenant"))
+    process = await start_operator(tmp_path, emulator.url, "--cluster-id", "test")
+    try:
+        api.create(a_job("here"))
+        await until(lambda: is_seen("here"), seconds=60.0)
+        api.create(deep("other"))
+        api.create(a_job("there"))
+        await until(lambda: is_seen("there"), seconds=60.0)
+        assert process.returncode is None
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
 
 
 async def test_only_one_of_two_processes_works(emulator, api, a_job):

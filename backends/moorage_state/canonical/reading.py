@@ -42,6 +42,7 @@ class CanonicalFile:
             raise self._damaged(error) from error
         try:
             self.meta: FileMeta = read_meta(self._file.schema_arrow, self.where)
+            self._refuse_others()
         except BaseException:
             self._file.close()
             raise
@@ -59,10 +60,10 @@ class CanonicalFile:
 
     def batches(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """The rows of the key groups `first` to `last`, in order."""
-        wanted = self.row_groups(first, last)
-        if not wanted:
-            return
         try:
+            wanted = self.row_groups(first, last)
+            if not wanted:
+                return
             for batch in self._file.iter_batches(_BATCH_ROWS, row_groups=wanted):
                 groups = batch.column("key_group")
                 inside = pc.and_(pc.greater_equal(groups, first), pc.less_equal(groups, last))
@@ -71,6 +72,12 @@ class CanonicalFile:
                     yield kept.replace_schema_metadata(None)
         except _READ_ERRORS as error:
             raise self._damaged(error) from error
+
+    def _refuse_others(self) -> None:
+        """Of a file that another tool wrote: what rows are chosen by must be there."""
+        first = self._file.schema_arrow.field(0)
+        if first.name != "key_group" or not pa.types.is_integer(first.type):
+            raise self._damaged(ValueError(f"its first column is {first.name}: {first.type}"))
 
     def _may_hold(self, number: int, first: int, last: int) -> bool:
         statistics = self._file.metadata.row_group(number).column(0).statistics

@@ -282,7 +282,7 @@ class Connection:
         """The error of a call, or None and its encoded result."""
         while True:
             header, payload = self._receive(_MAX_HEADER, _MAX_PAYLOAD)
-            reply = _decode_reply(header)
+            reply = reply_in(header)
             # A sign of progress is a message as well: a call that gets on may take as long as it
             # likes.
             if not isinstance(reply, bool):
@@ -384,7 +384,10 @@ def take_message(received: bytearray) -> tuple[bytearray, bytearray] | None:
 
 def reply_in(header: bytearray) -> dict[str, Any] | bool | None:
     """What a reply's header says: an error, None for a result, True for a call that gets on."""
-    reply: dict[str, Any] | bool | None = _decode_reply(header)
+    try:
+        reply: dict[str, Any] | bool | None = _decode_reply(header)
+    except UNREADABLE as error:
+        raise Bug(f"reply of a state server is not understood: error={error}") from error
     return reply
 
 

@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from moorage import queryable
 from moorage.cluster import endpoint as driver_endpoint
 from moorage.driver import control
 from moorage.driver.lookup_requests import BadLookup
 from moorage.driver.lookup_requests import from_json as lookup_in
+from moorage.engine.acks import Ack, decode_ack, encode_ack
 from moorage.http_server import Refused
 from moorage.kafka.transactions import Ledger
 from moorage.sinks import metadata_log, records
@@ -30,12 +32,15 @@ from moorage_operator.objects import read_job_spec, read_job_status, read_revisi
 from moorage_operator.podviews import driver_end
 from moorage_operator.ports import EndpointRefused, EndpointUnreachable
 from moorage_operator.shards import SELECTION_ANNOTATION, read_selection
+from moorage_operator.watch_cache import page_of
 from moorage_state.canonical.file_schema import read_meta
+from moorage_state.canonical.reading import CanonicalFile
 from moorage_state.deltas import DeltaReader
 from moorage_state.errors import Bug, CorruptState, NewerFormat, UserError
 from moorage_state.formats import UNREADABLE, sealed
 from moorage_state.memory.files import HeapFile
 from moorage_state.server import wire
+from moorage_state.snapshots import run_lock
 from moorage_state.snapshots.entries import decode_record
 from moorage_state.snapshots.manifest import decode_snapshot
 from moorage_state.snapshots.parts import decode_part
@@ -231,6 +236,19 @@ CANONICAL = Parser(
 )
 
 
+def parquet(path: Path) -> object:
+    with CanonicalFile(path) as file:
+        return [batch.num_rows for batch in file.batches(0, 32_767)]
+
+
+PARQUET = Parser("canonical file", (VISIT,), with_file(parquet), (*STORED, UserError))
+HOLDER = Parser(
+    "lock of a run",
+    (run_lock._encode(run_lock.LockHolder(1, "host", "n/clicks", "2026-01-02"), "token", 3),),
+    plain(lambda data: (run_lock._token(data), run_lock._holder_of(data))),
+    (),
+)
+
 # -- the local volume
 
 BACKENDS = UNIT / "backends" / "golden"
@@ -316,6 +334,42 @@ GREETING = Parser(
     (b"MOORSTA" + bytes([wire.PROTOCOL_VERSION]) + b"n" * 32 + b"\6server" + message(None, b"p"),),
     over_socket(lambda peer: wire.greet_server(peer, "token", "server")),
     (*GONE, Bug, UserError, wire.AnotherServer),
+)
+
+
+def reply(connection: wire.Connection) -> object:
+    error, payload = connection.receive_reply()
+    return error, bytes(payload)
+
+
+REPLY = Parser(
+    "reply of a state server",
+    (
+        message(None, msgspec.msgpack.encode([b"v"])),
+        message(True) + message({"code": "stale_lease", "args": ["a"]}),
+    ),
+    over_socket(reply),
+    (*GONE, Bug),
+)
+
+# By Spark, from the workers that run a job's functions.
+ACK = Parser(
+    "acknowledgement of a subtask",
+    (encode_ack(Ack(uid="up", subtask=1, run="f1r0", epoch=7, queryable={"a": "n"})),),
+    plain(decode_ack),
+    UNREADABLE,
+)
+
+
+def told(data: bytes) -> object:
+    return str(queryable._refusal(503, data)), str(queryable._refusal(404, data))
+
+
+REFUSAL = Parser(
+    "refusal of a look-up",
+    (b'{"error":{"code":"unknown_state","message":"no such state"}}',),
+    plain(told),
+    (),
 )
 
 
@@ -440,6 +494,17 @@ REVISION = Parser(
     (),
 )
 
+PAGE = Parser(
+    "page of a list of the API server",
+    (
+        json.dumps(
+            {"metadata": {"continue": "x"}, "items": [{"metadata": META, "status": {"phase": "P"}}]}
+        ).encode(),
+    ),
+    plain(lambda data: page_of("Pod", data)),
+    (ValueError, RecursionError),  # the process has room for what is as deep as a server takes it
+)
+
 
 def selection(data: bytes) -> object:
     return read_selection({"metadata": {"annotations": {SELECTION_ANNOTATION: text_of(data)}}})
@@ -465,9 +530,9 @@ def documents(parser: Parser) -> Documents:
 
 
 BY_BYTES = (
-    LOG, MANIFEST, PART, SINK_RECORD, SINK_LINE, LEDGER, CANONICAL, DELTA, HEAP_FILE, HEAP_STREAM,
-    REQUEST, HELLO, GREETING, ORDER, CONTROL, LOOKUP, ANSWER, ENDED, TASK, TASK_ANSWER, SELECTION,
-    JOB_YAML,
+    LOG, MANIFEST, PART, SINK_RECORD, SINK_LINE, LEDGER, CANONICAL, PARQUET, HOLDER, DELTA,
+    HEAP_FILE, HEAP_STREAM, REQUEST, REPLY, HELLO, GREETING, ACK, ORDER, CONTROL, LOOKUP, REFUSAL,
+    ANSWER, ENDED, TASK, TASK_ANSWER, PAGE, SELECTION, JOB_YAML,
 )  # fmt: skip
 
 BY_DOCUMENT = (
@@ -478,6 +543,7 @@ BY_DOCUMENT = (
     Documents(PART, tuple(msgspec.msgpack.decode(body(s)) for s in PART.seeds), part_document),
     Documents(DELTA, ([[[b"a", b"b"]], [b"k", b"l"], [b"v", None]],), summed),
     *map(documents, (SINK_RECORD, SINK_LINE, LEDGER, CANONICAL, ORDER, CONTROL, LOOKUP, ANSWER)),
+    *map(documents, (HOLDER, REFUSAL, PAGE)),
     *map(documents, (ENDED, TASK, TASK_ANSWER, SPEC, JOB_STATUS, SNAPSHOT, REVISION, SELECTION)),
 )
 
