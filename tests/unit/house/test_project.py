@@ -66,11 +66,11 @@ def test_the_words_that_people_and_ci_use_are_targets():
     )
 
 
-def test_ci_runs_check_dist_and_test_and_nothing_else():
+def test_ci_runs_check_and_test_and_nothing_else():
     script = ROOT / ".ci" / "run"
     assert script.stat().st_mode & stat.S_IXUSR
     lines = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
-    assert lines[2:] == ["make check", "make dist", "make test"]
+    assert lines[2:] == ["make check", "make test"]
 
 
 def test_the_readme_has_exactly_two_set_up_commands():
