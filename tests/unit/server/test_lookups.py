@@ -26,9 +26,15 @@ def op(api, drive):
     api.release_range(driven.lease)
 
 
+def wait_for_all(op, key):
+    """Until what was committed is applied: till then keys are shown by the epoch before."""
+    op.range.look_under(key(1, 0)[:3], b"", 1, MUCH)
+
+
 def test_what_an_epoch_committed_is_found_with_its_number(op, key):
     op.epoch({key(1, 1): b"one", key(2, 1): b"two"})
     op.epoch({key(1, 1): b"uno"})
+    wait_for_all(op, key)
     assert op.range.look_up([key(2, 1), key(1, 1), key(3, 1)], MUCH) == (2, [b"two", b"uno", None])
     assert op.range.look_under(key(1, 0)[:3], b"", 10, MUCH) == (
         2,
@@ -42,6 +48,7 @@ def test_what_is_staged_or_prepared_is_not_seen(op, key):
     assert op.range.look_up([key(1, 1), key(1, 2)], MUCH) == (1, [b"one", None])
     assert op.range.look_under(key(1, 0)[:3], b"", 10, MUCH).scan.values == [b"one"]
     op.commit(prepared)
+    wait_for_all(op, key)
     assert op.range.look_up([key(1, 1), key(1, 2)], MUCH) == (2, [b"two", b"new"])
 
 
@@ -107,6 +114,7 @@ def test_a_look_up_needs_no_version(op, key):
     op.epoch({key(1, 1): b"one"})
     for n in range(3):
         op.epoch({key(1, 2): str(n).encode()})
+        wait_for_all(op, key)
         assert op.range.look_up([key(1, 1)], MUCH) == (2 + n, [b"one"])
 
 
