@@ -514,13 +514,15 @@ class Observer:
         status, operation = world.status, world.status.operation
         target = world.revisions.get(operation.target_revision if operation else "")
         spec = target.spec if target is not None else world.spec
-        if spec is None or isinstance(world.drivers, Unreadable):
+        if spec is None or isinstance(world.drivers, Unreadable) or world.problems:
             return Room()
         if isinstance(world.executors, Unreadable):
             return Room()
         try:
             quotas = await self.cluster.list("ResourceQuota", world.meta.namespace)
         except ClusterError:
+            return Room()
+        if not quotas:
             return Room()
         running = world.revisions.get(status.attempt.revision)
         living = (

@@ -84,9 +84,9 @@ def _pod(body: Object, added: Mapping[str, Mapping[str, Decimal]]) -> dict[str, 
         one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"
     ]
     for container in [*spec["containers"], *beside]:
-        given = container.get("resources") or {}
+        given = _mapping(container.get("resources"))
         for part in ("requests", "limits"):
-            amounts = {name: _amount(value) for name, value in (given.get(part) or {}).items()}
+            amounts = {name: _amount(value) for name, value in _mapping(given.get(part)).items()}
             if container["name"] == EXECUTOR_CONTAINER:
                 amounts |= added.get(part, {})
             for name, amount in amounts.items():
@@ -142,6 +142,11 @@ def _chosen(expression: Mapping[str, Any], spec: JobSpec) -> bool:
     if how == "NotIn":
         return named not in (expression.get("values") or ())
     return bool(named) == (how == "Exists")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """A template's part; one of another shape has nothing, and the API server will say so."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _amount(text: object) -> Decimal:

@@ -12,7 +12,7 @@ import yaml
 
 from moorage_api import API_VERSION, KIND, JobSpec
 from moorage_api.driver import ENDPOINT_PORT, METRICS_PATH, StartOrder, certificate_name
-from moorage_api.lifecycle import OperatorSettings
+from moorage_api.lifecycle import FailurePolicy, OperatorSettings, Upgrade
 from moorage_api.model import Model
 from moorage_operator.children.names import (
     config_map_name,
@@ -134,12 +134,19 @@ def config_map(meta: Meta, spec: JobSpec, revision: str, order: StartOrder) -> O
 
 def job_document(meta: Meta, spec: JobSpec) -> Object:
     """The manifest as a driver is given it."""
+    # What is between the job and the operator is no business of a driver that may not know it: an
+    # older one refuses fields that it has not.
+    between = {
+        "profile": None,
+        "operator": OperatorSettings(),
+        "failure_policy": FailurePolicy(),
+        "upgrade": Upgrade(mode=spec.upgrade.mode),
+    }
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
-        # What is between the job and the operator is no business of a driver that may not know it.
-        "spec": _said(spec.model_copy(update={"profile": None, "operator": OperatorSettings()})),
+        "spec": _said(spec.model_copy(update=between)),
     }
 
 

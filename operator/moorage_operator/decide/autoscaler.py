@@ -58,6 +58,28 @@ def autoscale(draft: Draft) -> None:
     _follow(draft, known, verdict, report)
 
 
+def give_step_back(draft: Draft, lacks: str) -> bool:
+    """A step up for which a quota has no room was none; say whether there was one.
+
+    Else it would hold up every edit that comes after it, and no load would ever be judged again.
+    """
+    known, spec = draft.status.scaling.autoscaler, draft.world.spec
+    running = draft.world.revisions.get(draft.attempt.revision)
+    if known is None or spec is None or running is None or known.dry_run:
+        return False
+    scaler, width = spec.scaling.autoscaler, running.spec.scaling.parallelism
+    if not scaler.enabled or known.target <= width or known.target != spec.scaling.parallelism:
+        return False
+    until = draft.now + scaler.scale_down_delay.timedelta
+    changes = {"target": width, "reason": "NoRoom", "no_room_until": until, "step": None}
+    _put(draft, known.model_copy(update=changes))
+    text = f"{width} subtasks stay, {known.target} are needed: {lacks}"
+    key = f"{draft.meta.uid}-NoRoom-{known.step.at if known.step is not None else ''}"
+    draft.tell("Warning", "AutoscalerHindered", text, key)
+    draft.wake(draft.config.busy_resync)
+    return True
+
+
 def _follow(draft: Draft, known: AutoscalerStatus, verdict: Verdict, report: DriverState) -> None:
     memory, width = verdict.memory, report.parallelism
     spec, step = draft.world.spec, verdict.memory.step

@@ -45,13 +45,19 @@ class Found:
 def note_counts(draft: Draft) -> None:
     """Take into the status what the driver counts, and how far its clock is off."""
     report, known = draft.report, draft.status.health
-    if report is None:
+    if report is None or report.standby:
+        return
+    if known.attempt == 0:
+        # What a driver has counted before anybody listened did not happen just now.
+        lost, rewinds = report.executors_lost, report.rewinds
+        _put(draft, attempt=report.attempt, executors_lost=lost, rewinds=rewinds)
+        _note_clock(draft, report)
         return
     same = known.attempt == report.attempt
     lost = report.executors_lost - (known.executors_lost if same else 0)
     # A start after a failure restores as well; it is counted when its driver first answers.
     operation = draft.status.operation
-    again = not same and known.attempt > 0 and operation is not None and operation.type == "Recover"
+    again = not same and operation is not None and operation.type == "Recover"
     restores = known.restores + again
     restores += max(report.rewinds - (known.rewinds if same else 0), 0)
     before = draft.world.status.snapshots.last_checkpoint

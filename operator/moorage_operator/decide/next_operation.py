@@ -5,7 +5,7 @@ from datetime import timedelta
 from moorage_api.changes import SpecChange, classify
 from moorage_api.lifecycle import Upgrade
 from moorage_api.status import OperationType
-from moorage_operator.decide.autoscaler import autoscale
+from moorage_operator.decide.autoscaler import autoscale, give_step_back
 from moorage_operator.decide.draft import QUOTA_EXCEEDED, Draft, here
 from moorage_operator.decide.findings import cure, findings, stops
 from moorage_operator.decide.leaving import release_left
@@ -58,9 +58,7 @@ def follow_edit(draft: Draft) -> bool:
     if target(draft) in ("", draft.attempt.revision):
         return False
     if draft.world.room.growth:
-        # Nothing is stopped for what has no room. Another look comes as to any job.
-        text = f"the edit waits, and what runs goes on: {draft.world.room.growth}"
-        draft.tell("Warning", QUOTA_EXCEEDED, text, f"{draft.meta.uid}-{draft.meta.generation}")
+        _wait_for_room(draft, draft.world.room.growth)
         return False
     change = change_of(draft)
     fields = ", ".join(change.fields) if change is not None else "unknown"
@@ -70,6 +68,13 @@ def follow_edit(draft: Draft) -> bool:
     else:
         _upgrade(draft, kind, "SpecChanged", f"changed: {fields}")
     return True
+
+
+def _wait_for_room(draft: Draft, lacks: str) -> None:
+    """Nothing is stopped for what has no room. Another look comes as to any job."""
+    if not give_step_back(draft, lacks):
+        text = f"the edit waits, and what runs goes on: {lacks}"
+        draft.tell("Warning", QUOTA_EXCEEDED, text, f"{draft.meta.uid}-{draft.meta.generation}")
 
 
 def follow_restart(draft: Draft) -> bool:

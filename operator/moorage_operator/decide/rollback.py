@@ -19,7 +19,7 @@ from moorage_operator.decide.specs import give_up, note_rolled_back, policy, tar
 from moorage_operator.world import StoreView, Unreadable
 
 _ANNOTATION = "rollback"
-_STARTS = ("Fencing", "Starting", "Verifying")
+_STARTS = ("Standby", "Fencing", "Starting", "Verifying")
 _OTHERS = ("Delete", "Rollback", "Suspend")
 
 

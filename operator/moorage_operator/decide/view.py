@@ -92,6 +92,10 @@ def is_long(old: datetime | None, new: datetime | None) -> bool:
 
 def show_report(draft: Draft, report: DriverState) -> None:
     """Take the driver's report into the status."""
+    if report.standby:
+        # It leads from now on and has not begun: what else it tells is of the shadow that it was.
+        draft.put(job=_job(draft, report))
+        return
     attempt, began = draft.attempt, draft.attempt.running_since is None
     draft.put_attempt(
         running_since=attempt.running_since or began_running(draft, report),

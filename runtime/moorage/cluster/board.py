@@ -132,7 +132,7 @@ class Board:
             self._note_run(before, progress)
             self._mark(before, progress)
             epoch: CommittedEpoch | None = None
-            if progress.epochs != before.epochs:
+            if progress.epochs > before.epochs:  # fewer, where a driver that stood by leads
                 epoch = CommittedEpoch(self._clock(), progress.epoch_seconds, progress.epoch_rows)
                 self._recent.append(epoch)
                 self._load.epoch(epoch.at, epoch.seconds, epoch.rows)

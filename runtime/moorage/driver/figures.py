@@ -24,6 +24,7 @@ from moorage.engine.fleet import RangeFleet
 from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.redaction import redact
 from moorage.texts import duration_text
+from moorage_state.errors import UserError
 
 _TOLD_SECONDS = 1.0
 """Between two looks at all subtasks: epochs may be many a second."""
@@ -77,7 +78,12 @@ def outputs_of(graph: JobGraph) -> tuple[SinkOutput, ...]:
     found = []
     for node in graph.sinks:
         call = getattr(node.sink, "takes_back", None)
-        place = call() if call is not None else ""
+        place = call() if callable(call) else ""
+        if not isinstance(place, str):
+            raise UserError(
+                f"takes_back of a sink returned no text: sink={node.uid} "
+                f"found={type(place).__name__}; return a word for the place, or an empty text"
+            )
         digest = hashlib.sha256(place.encode()).hexdigest()[:_DIGEST] if place else ""
         found.append(SinkOutput(node.uid, digest))
     return tuple(found)

@@ -23,7 +23,7 @@ from moorage.driver.requests import (
     StopRequest,
 )
 from moorage.driver.rescale import Rescale, check_rescale, note_manifest
-from moorage.driver.standby import NoCheckpoints, not_while_standing_by
+from moorage.driver.standby import NoCheckpoints, Standby, not_while_standing_by
 from moorage.driver.views import SavepointView
 from moorage_state.coordinator import CompletedCheckpointStore, JobEnd
 from moorage_state.errors import Bug, Fenced, MoorageError, StoreUnavailable, UserError
@@ -69,11 +69,9 @@ class RequestHandler:
                 )
             )
             return
-        standby = self._c.standby
+        if self._c.standby is not None and self._held(request, self._c.standby):
+            return
         match request:
-            case PromoteRequest() if standby is not None:
-                request.running()
-                standby.promotion = request
             case PromoteRequest():
                 request.answer(None)  # it leads already
             case StopRequest():
@@ -84,12 +82,21 @@ class RequestHandler:
                 self._checkpointer.savepoint(request, self._at)
             case CheckpointRequest():
                 self._checkpointer.checkpoint(request, self._at)
-            case RescaleRequest() if standby is not None:
-                request.answer(not_while_standing_by(self._c.settings.name))
             case RescaleRequest():
                 self._take_up_rescale(request)
             case _:
                 request.answer(Bug(f"nobody carries out such a request: kind={request.kind}"))
+
+    def _held(self, request: JobRequest, standby: Standby) -> bool:
+        """Take up what a driver that stands by does in another way, or not at all."""
+        if isinstance(request, PromoteRequest):
+            request.running()
+            standby.promotion = request
+            return True
+        if isinstance(request, RescaleRequest) or _wants_to_keep(request):
+            request.answer(not_while_standing_by(self._c.settings.name))
+            return True
+        return False
 
     def stopped(self) -> bool:
         """Whether the job was asked to stop, and now has: nothing may come after it.
@@ -220,12 +227,21 @@ def _wants_state(request: JobRequest) -> bool:
     return isinstance(request, (SavepointRequest, CheckpointRequest))
 
 
+def _wants_to_keep(request: JobRequest) -> bool:
+    """Whether a stop is to leave something behind."""
+    return isinstance(request, SavepointRequest) and request.stop
+
+
 def let_go(context: DriverContext, request: StopRequest, result: Stopped) -> None:
     """The job has stopped as it was asked to: release the lineage if that was asked, and answer.
 
     Raises Fenced: another driver took over; nothing was released.
     """
     request.granted = result
+    if context.standby is not None:
+        # What lies in the store is another driver's: nothing is released, and nothing deleted.
+        request.answer(result)
+        return
     # A last checkpoint is what is to be left of the job, also where it took a failed savepoint's
     # place: whoever asks for one wants to come back from it.
     if request.release and request.mode != "Checkpoint":

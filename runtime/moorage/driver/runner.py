@@ -530,7 +530,8 @@ def _context(
             kept = not settings.in_one_epoch
             source = LookupSource(fleet, platform.servers, kv_states, settings.key_hash, kept)
             stack.enter_context(options.lookups.serving(source))
-        completed = _completed(settings, writer, store)
+        retention = settings.retention if standby is None else None
+        completed = CompletedCheckpointStore(writer, store, settings.retain, retention)
         keeper = OutputKeeper if standby is None else HeldOutput
         output = keeper(graph, store, writer, KnownSavepoints(writer))
         yield DriverContext(

@@ -203,12 +203,12 @@ class StreamRun:
             with self._liveness.watching(self._lock, query):
                 self._between_epochs()
                 self._tick_when_idle()
-                if self._failure is None and self._handler.stopped():
-                    self._halted = True
-                    return RunOutcome.STOPPED
                 if self._c.standby is not None and self._c.standby.promotion is not None:
                     self._halted = True
                     return RunOutcome.PROMOTED
+                if self._failure is None and self._handler.stopped():
+                    self._halted = True
+                    return RunOutcome.STOPPED
                 if self._handler.may_rescale() and self._ended_for_another():
                     self._handler.decide_rescale(self._number)
                     raise RangesMove("subtasks are dealt out anew")

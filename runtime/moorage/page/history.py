@@ -105,7 +105,7 @@ class RunHistory:
         """The driver's listener: nothing here waits."""
         with self._lock:
             before, self._progress = self._progress, progress
-            if progress.epochs != before.epochs:
+            if progress.epochs > before.epochs:
                 self._epochs.append(
                     EpochPoint(
                         progress.epoch,

@@ -362,3 +362,23 @@ def test_clocks_that_are_about_right_are_no_news(off):
     stage = running()
     pass_time(stage, clock=off, seconds=1)
     assert not stage.told("ClockStepped")
+
+
+def test_what_a_driver_counted_before_anybody_listened_did_not_happen_now():
+    stage = running()
+    stage.status = stage.status.model_copy(update={"health": type(stage.status.health)()})
+    stage.say(executors_lost=15, rewinds=7)
+    pass_time(stage, seconds=5)
+    assert found(stage) == {}
+    assert (stage.status.health.executors_lost, stage.status.health.rewinds) == (15, 7)
+
+
+def test_what_a_driver_tells_of_its_time_as_a_shadow_is_not_the_jobs():
+    stage = running()
+    complete(stage)
+    known = stage.status
+    stage.say(standby=True, rewinds=7, executors_lost=12, last_checkpoint=checkpoint(1, stage.now))
+    stage.settle()
+    assert stage.status.snapshots == known.snapshots
+    assert stage.status.attempt == known.attempt
+    assert stage.status.health == known.health

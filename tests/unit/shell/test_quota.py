@@ -95,3 +95,10 @@ def test_pods_that_go_make_room_and_an_edit_is_held_by_what_it_adds_alone():
     lost = found(quota({"pods": "2"}, {"pods": "2"}), spec(image="clicks:2"), spec(), 1, 1)
     assert lost.whole
     assert not lost.growth
+
+
+def test_resources_that_are_no_mapping_have_nothing_and_stop_no_pass():
+    beside = {"name": "a", "image": "x", "restartPolicy": "Always"}
+    for wrong in ({"requests": ["cpu"]}, {"limits": "cpu"}, "cpu"):
+        template = {"spec": {"initContainers": [{**beside, "resources": wrong}]}}
+        assert found(quota({"pods": "3"}), spec(executor={"podTemplate": template})) == Room()

@@ -323,7 +323,7 @@ def _client(address: S3Address, credentials: S3Credentials | None, keys: str) ->
     client = session.client("s3", endpoint_url=address.endpoint, region_name=region, config=config)
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
     if address.endpoint:
-        client.meta.events.register_last("before-parameter-build.s3", _go_nowhere_else)
+        client.meta.events.register_first("needs-retry.s3", _go_nowhere_else)
     return client
 
 
@@ -345,13 +345,18 @@ def _send_small_bodies_at_once(params: dict[str, Any], **_: object) -> None:
         params["headers"].pop("Expect", None)
 
 
-def _go_nowhere_else(context: dict[str, Any], **_: object) -> None:
+def _go_nowhere_else(
+    request_dict: dict[str, Any], response: tuple[Any, dict[str, Any]] | None, **_: object
+) -> None:
     """Take a redirect for the answer that it is, since the endpoint was named.
 
     botocore would ask in which region of AWS the bucket lies, be redirected again, and so on until
-    Python's stack is full.
+    Python's stack is full. A server that says by which region it wants requests signed is asked
+    again: that leads nowhere else.
     """
-    context.setdefault("s3_redirect", {})["redirected"] = True
+    error = response[1].get("Error", {}) if response is not None else {}
+    if error.get("Code") != "AuthorizationHeaderMalformed" or not error.get("Region"):
+        request_dict.setdefault("context", {}).setdefault("s3_redirect", {})["redirected"] = True
 
 
 class Final(Exception):

@@ -45,6 +45,7 @@ class MountedKeys(Credentials):  # type: ignore[misc]  # botocore has no types
         self._directory = directory
         self._lock = threading.Lock()
         self._seen = seen
+        self._passed_over = seen
         self._keys = keys
 
     @classmethod
@@ -59,19 +60,23 @@ class MountedKeys(Credentials):  # type: ignore[misc]  # botocore has no types
         with self._lock:
             seen = _look(self._directory)
             if seen != self._seen:
-                self._seen = seen
-                self._take_up()
+                self._take_up(seen)
             return self._keys
 
-    def _take_up(self) -> None:
+    def _take_up(self, seen: _Seen) -> None:
         keys = _read(self._directory)
         if keys is None:
-            _log.warning(
-                "keys of the store not taken up, the ones before are used: directory=%s; write "
-                "the Secret's values anew",
-                self._directory,
-            )
-        elif keys != self._keys:
+            # They are read again with the next request: a file may have failed to be read but once.
+            if seen != self._passed_over:
+                _log.warning(
+                    "keys of the store not taken up, the ones before are used: directory=%s; write "
+                    "the Secret's values anew",
+                    self._directory,
+                )
+            self._passed_over = seen
+            return
+        self._seen = seen
+        if keys != self._keys:
             self._keys = keys
             self.access_key, self.secret_key, self.token = keys[:3]
             _log.info("keys of the store taken up: directory=%s", self._directory)
