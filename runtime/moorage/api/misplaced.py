@@ -31,6 +31,10 @@ _OTHERWISE = {
 """Names that people bring along, and what stands for them here."""
 
 
+class _Misplaced(UserError, AttributeError):
+    """Both: `hasattr` goes on saying that it is not there."""
+
+
 def absent(stream: object, name: str, elsewhere: type, first: str) -> Exception:
     """What to raise for a name that a stream does not have.
 
@@ -40,11 +44,11 @@ def absent(stream: object, name: str, elsewhere: type, first: str) -> Exception:
     """
     kind = type(stream).__name__
     if not name.startswith("_") and hasattr(elsewhere, name):
-        return UserError(
+        return _Misplaced(
             f"{name} is a call of a {elsewhere.__name__}, and this is a {kind}: call {first} first"
         )
     if name in _OTHERWISE:
-        return UserError(f"a {kind} has no {name}: call {_OTHERWISE[name]}")
+        return _Misplaced(f"a {kind} has no {name}: call {_OTHERWISE[name]}")
     return AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=stream)
 
 
@@ -59,7 +63,7 @@ class Unfinished:
 
     def __getattr__(self, name: str) -> Any:
         if name in {"select", "apply", "process"}:
-            raise UserError(
+            raise _Misplaced(
                 f"{name} comes too early on these streams: call {self.call_first} first"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -5,7 +5,7 @@ reads no data and starts nothing.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -501,9 +501,11 @@ class StreamEnvironment:
                 job's `epoch.maxRecordsPerEpoch` is rendered into the source's option for it.
 
         Raises:
-            UserError: for a uid that is taken or illegal, or a source Spark does not know.
+            UserError: for a uid that is taken or illegal, a source Spark does not know, or one
+                that takes away files which a restore reads again.
         """
         where = self._resolve(path) if path is not None else None
+        refuse_cleaning(uid, format, options)
         options = self._limited(format, self._lossy(format, options))
         if format == MOORAGE_KAFKA and (schema is not None or path is not None):
             raise UserError(f"kafka has columns of its own, and no path: uid={uid} format={format}")
@@ -625,3 +627,17 @@ def _missing_connector(source: str, error: Exception) -> str:
     wanted = packages.get(source, f"the Maven coordinates of the connector of {source}")
     without = f"; or, without a jar, use format={MOORAGE_KAFKA!r}" if source == "kafka" else ""
     return f"; set in the manifest sparkConf: {{spark.jars.packages: {wanted!r}}}{without}"
+
+
+def refuse_cleaning(uid: str, source: str, options: Mapping[str, Any]) -> None:
+    """Raise UserError for an input whose files go once read.
+
+    Spark counts an epoch's files as done; here only a checkpoint makes them so.
+    """
+    given = {name.lower(): str(value).lower() for name, value in options.items()}
+    if source in _FILE_FORMATS and given.get("cleansource", "off") != "off":
+        raise UserError(
+            f"spark would take files away that a restore reads again: uid={uid} "
+            f"cleanSource={given['cleansource']}; leave cleanSource out, and delete what is older "
+            f"than the oldest checkpoint that you go back to"
+        )

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from moorage.api.declarations import columns_of, first_line
-from moorage.api.streams import DataStream, StreamEnvironment
+from moorage.api.streams import DataStream, StreamEnvironment, refuse_cleaning
 from moorage.kafka.source import NAME as MOORAGE_KAFKA
 from moorage.kafka.source import columns_of_records
 from moorage_state.errors import UserError
@@ -75,6 +75,7 @@ class TestEnvironment(StreamEnvironment):
         Raises:
             UserError: no columns are named, and nobody is there who would find them.
         """
+        refuse_cleaning(uid, format, options)
         if schema is None and format in _KAFKA:
             headers = str(options.get("includeHeaders", "false")).lower() == "true"
             schema = columns_of_records(headers=headers)

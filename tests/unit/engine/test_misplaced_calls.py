@@ -21,6 +21,26 @@ def building(call):
     return str(refused.value)
 
 
+def test_who_asks_whether_a_call_is_there_is_told_no():
+    answers = []
+
+    def ask(stream):
+        answers.extend(hasattr(stream, name) for name in ("filter", "window", "process"))
+        raise UserError("enough")
+
+    assert "enough" in building(ask)
+    assert answers == [False, False, False]
+
+
+def test_spark_may_not_take_files_away_that_a_restore_reads_again():
+    def build(env):
+        options = {"cleanSource": "DELETE"}
+        env.read_stream("in", "json", schema="user string", path="in", **options)
+
+    with pytest.raises(UserError, match="leave cleanSource out"):
+        run_job(build, {})
+
+
 NO_PATH: Any = 3
 FIRST = "is a call of a KeyedStream, and this is a DataStream: call key_by"
 OPERATOR = "call process, window or another operator first"
