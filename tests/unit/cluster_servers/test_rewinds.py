@@ -66,6 +66,7 @@ def drive(monkeypatch):
         reporter.progress = JobProgress()
         requests = requests or Requests()
         context: Any = SimpleNamespace(
+            standby=None,
             reporter=reporter,
             stop=stop or threading.Event(),
             requests=requests,

@@ -21,6 +21,7 @@ LOST = VersionGone("a delta")
 
 def between_runs(job: Any) -> Any:
     return SimpleNamespace(
+        standby=None,
         housekeeper=job.housekeeper,
         writer=job.writer,
         store=CheckpointStore(job.objects),

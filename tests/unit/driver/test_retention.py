@@ -110,6 +110,7 @@ class Ended:
             job.writer, CheckpointStore(job.objects), retention=policy
         )
         self.context: Any = SimpleNamespace(
+            standby=None,
             completed=completed,
             reporter=SimpleNamespace(message=self.said.append),
         )
@@ -350,10 +351,15 @@ def test_the_end_of_a_finished_job_is_told_when_its_checkpoints_are_gone(finishe
     """Whoever ends the process on that word ends no deletion."""
 
     @contextlib.contextmanager
-    def opened(settings: Any, _options: Any, writer: Any, store: Any, reporter: Any) -> Any:
-        completed = _completed(settings, writer, store)
-        yield SimpleNamespace(completed=completed, reporter=reporter)
+    def warm(*_args: Any) -> Any:
+        yield SimpleNamespace(lead=lambda _writer: None)
 
+    @contextlib.contextmanager
+    def opened(settings: Any, _options: Any, writer: Any, store: Any, reporter: Any, _: Any) -> Any:
+        completed = _completed(settings, writer, store)
+        yield SimpleNamespace(completed=completed, reporter=reporter, standby=None)
+
+    monkeypatch.setattr("moorage.driver.runner._warm", warm)
     monkeypatch.setattr("moorage.driver.runner._context", opened)
     monkeypatch.setattr("moorage.driver.runner._drive", lambda *_args: (RunOutcome.FINISHED, None))
     left_then: list[list[str]] = []

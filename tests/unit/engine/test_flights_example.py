@@ -33,6 +33,9 @@ ENTRY = pa.schema(
 @pytest.fixture
 def example(monkeypatch):
     monkeypatch.syspath_prepend(FLIGHTS)
+    for path in FLIGHTS.glob("*.py"):
+        # Another example's script of that name.
+        sys.modules.pop(path.stem, None)
     yield [importlib.import_module(name) for name in ("job", "oracle", "prepare")]
     for path in FLIGHTS.glob("*.py"):
         sys.modules.pop(path.stem, None)

@@ -596,7 +596,7 @@ def test_the_way_follows_from_the_jobs_spec_and_the_settings(
         ("https://minio.stores:9000/", True),
         ("http://minio.stores:9000", False),
         ("http://169.254.169.254", False),
-        ("https://minio.stores:9000.evil.example", False),
+        ("https://minio.stores.evil.example:9000", False),
     ],
 )
 def test_the_operator_asks_only_servers_that_it_may(direct, pods, endpoint, expected):
