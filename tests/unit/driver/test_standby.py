@@ -10,7 +10,16 @@ from moorage_testing.manifests import checkpoint_manifest
 from msgspec.structs import replace
 
 from moorage.api.sinks import SinkRestore, StageId
-from moorage.driver.requests import CheckpointRequest, PromoteRequest, Requests, RescaleRequest
+from moorage.driver.request_handler import let_go
+from moorage.driver.requests import (
+    CheckpointRequest,
+    PromoteRequest,
+    Requests,
+    RescaleRequest,
+    SavepointRequest,
+    Stopped,
+    StopRequest,
+)
 from moorage.driver.runner import run_job
 from moorage.driver.standby import FIRST_RUN, HeldSink, NoCheckpoints, Standby, StandbyRefused
 from moorage.driver.types import Orders, RunOptions
@@ -147,6 +156,26 @@ def test_a_run_ends_at_an_epoch_boundary_when_the_driver_is_to_lead(standing_by)
 
 def test_a_run_that_stands_by_is_not_rescaled(standing_by):
     request = standing_by.ask(RescaleRequest(parallelism=2))
+    standing_by.ask(PromoteRequest())
+    standing_by.drive()
+    with pytest.raises(UserError, match="ask that one"):
+        request.wait(0)
+
+
+def test_what_lies_in_the_store_stays_whatever_it_is_told_to_do_at_its_end(standing_by):
+    def deleted(*_args):
+        raise AssertionError("the job's checkpoints are its leader's")
+
+    context = standing_by.run._c
+    context.completed.shutdown = deleted
+    request = StopRequest(mode="None", release=True)
+    request.running()
+    let_go(context, request, Stopped())
+    assert request.wait(0).released is False
+
+
+def test_it_takes_no_savepoint_to_stop_with(standing_by):
+    request = standing_by.ask(SavepointRequest("before-lunch", stop=True))
     standing_by.ask(PromoteRequest())
     standing_by.drive()
     with pytest.raises(UserError, match="ask that one"):

@@ -88,6 +88,10 @@ class AnotherService(BaseHTTPRequestHandler):
     seen: ClassVar[list[str]] = []
 
     def _answer(self) -> None:
+        self.answer_as_it_is()
+
+    def answer_as_it_is(self) -> None:
+        """Its status and body, whatever was asked."""
         self.seen.append(self.path)
         self.send_response(self.status)
         self.send_header("Content-Length", str(len(self.body)))
@@ -161,3 +165,21 @@ def test_a_redirect_is_not_followed_and_says_so(
     with pytest.raises(StoreDenied, match="the endpoint leads elsewhere, such as from http to"):
         list(store_at(service).list("log/"))
     assert len(asked) == 1
+
+
+def test_a_server_that_names_its_region_is_asked_again_as_it_wants_to_be(
+    service: ThreadingHTTPServer, monkeypatch
+):
+    regions: list[str] = []
+    wrong = "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>"
+    right = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+
+    def answer(handler: AnotherService) -> None:
+        regions.append(handler.headers["Authorization"].split("/")[2])
+        fits = regions[-1] == "eu-west-1"
+        handler.status, handler.body = (200, right.encode()) if fits else (400, wrong.encode())
+        AnotherService.answer_as_it_is(handler)
+
+    monkeypatch.setattr(AnotherService, "_answer", answer)
+    assert list(store_at(service).list("log/")) == []
+    assert regions == ["us-east-1", "eu-west-1"]
