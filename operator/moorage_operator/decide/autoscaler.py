@@ -74,7 +74,7 @@ def give_step_back(draft: Draft, lacks: str) -> bool:
     changes = {"target": width, "reason": "NoRoom", "no_room_until": until, "step": None}
     _put(draft, known.model_copy(update=changes))
     text = f"{width} subtasks stay, {known.target} are needed: {lacks}"
-    key = f"{draft.meta.uid}-NoRoom-{known.step.at if known.step is not None else ''}"
+    key = f"{draft.meta.uid}-NoRoom-{draft.attempt.stable_since}"
     draft.tell("Warning", "AutoscalerHindered", text, key)
     draft.wake(draft.config.busy_resync)
     return True

@@ -41,6 +41,7 @@ from moorage_operator.world import (
     Meta,
     PodView,
     Revision,
+    Room,
     SnapshotView,
     StoreTaskView,
     StoreView,
@@ -89,6 +90,7 @@ class Stage:
     rival: str = ""
     too_old: str = ""
     namespace_terminating: bool = False
+    room: Room = field(default_factory=Room)
     config: Config = field(default_factory=lambda: Config(cluster_id=CLUSTER))
     gone: bool = False
     events: list[Event] = field(default_factory=list)
@@ -138,6 +140,7 @@ class Stage:
             directory_rival=self.rival,
             operator_too_old=self.too_old,
             namespace_terminating=self.namespace_terminating,
+            room=self.room,
         )
 
     @property

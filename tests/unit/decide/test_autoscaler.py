@@ -6,7 +6,7 @@ import pytest
 from moorage_testing.worlds import Stage, job_spec
 
 from moorage_api.driver import LoadReport
-from moorage_operator.world import PodView
+from moorage_operator.world import PodView, Room
 
 SCALER = {"enabled": True, "dryRun": False, "min": 1, "max": 16}
 SCALING = {"parallelism": 2, "maxParallelism": 16, "mode": "InPlaceParallelism"}
@@ -81,6 +81,23 @@ def test_its_figures_alone_are_not_written():
     stage.say(load=LITTLE.model_copy(update={"rows": 910_000}))
     stage.settle()
     assert stage.status is before
+
+
+def test_a_step_that_a_quota_has_no_room_for_is_given_back_and_holds_nothing_up():
+    stage = stable()
+    stage.room = Room(growth="ResourceQuota compute lacks pods 2")
+    stage.settle()
+    assert (scaler(stage).target, scaler(stage).reason) == (2, "NoRoom")
+    told = stage.told("AutoscalerHindered")
+    assert "lacks pods 2" in told[0].message
+    assert len({one.key for one in told}) == 1
+    assert stage.effective is not None
+    assert stage.effective.scaling.parallelism == 2
+    stage.wait(600)
+    assert scaler(stage).target == 2
+    stage.room = Room()
+    stage.go_on(7200)
+    assert scaler(stage).target == 4
 
 
 def test_executors_that_find_no_room_are_given_up_and_not_asked_for_again():
