@@ -412,6 +412,8 @@ def _wait(context: DriverContext, rewinds: _Rewinds, error: MoorageError) -> Non
         )
     context.reporter.phase("rewinding", text)
     while pause > 0:
+        if context.standby is not None and context.standby.is_over(context.requests):
+            return  # the job stands still until it leads
         _poll(context, error)
         pause -= _POLL_SECONDS
 

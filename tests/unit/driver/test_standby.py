@@ -1,6 +1,7 @@
 """A driver that stands by: what it begins from, what it keeps to itself, and how that ends."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from moorage_testing.manifests import checkpoint_manifest
 from msgspec.structs import replace
 
 from moorage.api.sinks import SinkRestore, StageId
+from moorage.driver import runner
 from moorage.driver.request_handler import let_go
 from moorage.driver.requests import (
     CheckpointRequest,
@@ -23,6 +25,7 @@ from moorage.driver.requests import (
 from moorage.driver.runner import run_job
 from moorage.driver.standby import FIRST_RUN, HeldSink, NoCheckpoints, Standby, StandbyRefused
 from moorage.driver.types import Orders, RunOptions
+from moorage.engine.range_access import ExecutorLost
 from moorage_state.errors import Fenced, UserError
 from moorage_state.server.local_files import run_order
 from moorage_state.snapshots import CheckpointStore, LogWriter, run_token
@@ -172,6 +175,18 @@ def test_what_lies_in_the_store_stays_whatever_it_is_told_to_do_at_its_end(stand
     request.running()
     let_go(context, request, Stopped())
     assert request.wait(0).released is False
+
+
+def test_it_is_heard_in_the_pause_after_lost_executors(standing_by, monkeypatch):
+    polled = []
+    monkeypatch.setattr(runner, "_poll", lambda *_args: polled.append(1))
+    context, lost = standing_by.run._c, SimpleNamespace(pause=300.0, losses=9)
+    context.settings.changelog = None
+    request = PromoteRequest()
+    context.requests.put(request)
+    runner._wait(context, lost, ExecutorLost("an executor is lost"))
+    assert not polled
+    assert request.state == "Running"
 
 
 def test_it_takes_no_savepoint_to_stop_with(standing_by):
