@@ -174,13 +174,14 @@ def test_what_lies_in_the_store_stays_whatever_it_is_told_to_do_at_its_end(stand
     request = StopRequest(mode="None", release=True)
     request.running()
     let_go(context, request, Stopped())
-    assert request.wait(0).released is False
+    assert request.wait(0) == Stopped()
 
 
 def test_it_is_heard_in_the_pause_after_lost_executors(standing_by, monkeypatch):
     polled = []
     monkeypatch.setattr(runner, "_poll", lambda *_args: polled.append(1))
-    context, lost = standing_by.run._c, SimpleNamespace(pause=300.0, losses=9)
+    context = standing_by.run._c
+    lost: Any = SimpleNamespace(pause=300.0, losses=9)
     context.settings.changelog = None
     request = PromoteRequest()
     context.requests.put(request)

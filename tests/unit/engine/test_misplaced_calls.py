@@ -22,7 +22,7 @@ def building(call):
 
 
 def test_who_asks_whether_a_call_is_there_is_told_no():
-    answers = []
+    answers: list[bool] = []
 
     def ask(stream):
         answers.extend(hasattr(stream, name) for name in ("filter", "window", "process"))
