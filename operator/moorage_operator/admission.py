@@ -24,6 +24,7 @@ from moorage_operator.ports import (
     NameTaken,
     Object,
 )
+from moorage_operator.quota import mapping
 from moorage_operator.world import Meta
 
 _QUOTA = re.compile(
@@ -121,10 +122,11 @@ def amount(pod: Object, resource: str) -> Decimal | None:
 def _sum(containers: Iterable[Mapping[str, Any]], which: str, name: str) -> Decimal:
     total = Decimal(0)
     for one in containers:
-        given = ((one.get("resources") or {}).get(which) or {}).get(name)
+        resources = mapping(one.get("resources"))
+        given = mapping(resources.get(which)).get(name)
         if given is None and which == "requests":
             # As the API server fills it in.
-            given = ((one.get("resources") or {}).get("limits") or {}).get(name)
+            given = mapping(resources.get("limits")).get(name)
         total += Quantity(str(given)).value if given is not None else 0
     return total
 

@@ -84,9 +84,9 @@ def _pod(body: Object, added: Mapping[str, Mapping[str, Decimal]]) -> dict[str, 
         one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"
     ]
     for container in [*spec["containers"], *beside]:
-        given = _mapping(container.get("resources"))
+        given = mapping(container.get("resources"))
         for part in ("requests", "limits"):
-            amounts = {name: _amount(value) for name, value in _mapping(given.get(part)).items()}
+            amounts = {name: _amount(value) for name, value in mapping(given.get(part)).items()}
             if container["name"] == EXECUTOR_CONTAINER:
                 amounts |= added.get(part, {})
             for name, amount in amounts.items():
@@ -144,7 +144,7 @@ def _chosen(expression: Mapping[str, Any], spec: JobSpec) -> bool:
     return bool(named) == (how == "Exists")
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: Any) -> Mapping[str, Any]:
     """A template's part; one of another shape has nothing, and the API server will say so."""
     return value if isinstance(value, Mapping) else {}
 

@@ -68,12 +68,16 @@ def _view(draft: Draft) -> StoreTaskView | None:
 
 
 def _refuse(draft: Draft, why: str) -> None:
+    refuse_version(draft, "PreflightFailed", f"the new version failed its preflight: {why}")
+
+
+def refuse_version(draft: Draft, reason: str, text: str) -> None:
     """The new version is given up; what runs is as it was."""
-    operation, text = draft.operation, f"the new version failed its preflight: {why}"
+    operation = draft.operation
     give_up(draft, text)
     end(draft)
     more = (
         "the old one runs on; set moorage.dev/restart to try again, or change the version: what is "
         "set in spec.upgrade makes no other one"
     )
-    draft.tell("Warning", "PreflightFailed", f"{text}; {more}", operation.id)
+    draft.tell("Warning", reason, f"{text}; {more}", operation.id)

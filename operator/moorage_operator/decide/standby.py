@@ -14,10 +14,11 @@ from moorage_api.lifecycle import Standby
 from moorage_api.status import OperationType, StandbyStatus
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import trouble
-from moorage_operator.decide.operations import begin, end
+from moorage_operator.decide.operations import begin
 from moorage_operator.decide.phase import held_pod
+from moorage_operator.decide.preflight import refuse_version
 from moorage_operator.decide.restore_point import place_of
-from moorage_operator.decide.specs import give_up, keep_revision, policy, running_spec
+from moorage_operator.decide.specs import keep_revision, policy, running_spec
 from moorage_operator.decide.stop import aim
 from moorage_operator.plan import StartDriver
 from moorage_operator.world import PodView, Unreadable
@@ -105,15 +106,8 @@ def standby_order(draft: Draft, number: int) -> StartOrder:
 
 
 def refuse_standby(draft: Draft, why: str) -> None:
-    """The new version is given up; what runs is as it was."""
-    operation, text = draft.operation, f"the new version failed beside the old one: {why}"
-    give_up(draft, text)
-    end(draft)
-    more = (
-        "the old one runs on; set moorage.dev/restart to try again, or change the version: what is "
-        "set in spec.upgrade makes no other one"
-    )
-    draft.tell("Warning", "StandbyFailed", f"{text}; {more}", operation.id)
+    """It did not do beside the old one."""
+    refuse_version(draft, "StandbyFailed", f"the new version failed beside the old one: {why}")
 
 
 # -- underneath --------------------------------------------------------------------------------

@@ -532,8 +532,7 @@ def _context(
             kept = not settings.in_one_epoch
             source = LookupSource(fleet, platform.servers, kv_states, settings.key_hash, kept)
             stack.enter_context(options.lookups.serving(source))
-        retention = settings.retention if standby is None else None
-        completed = CompletedCheckpointStore(writer, store, settings.retain, retention)
+        completed = _completed(settings, writer, store, standby)
         keeper = OutputKeeper if standby is None else HeldOutput
         output = keeper(graph, store, writer, KnownSavepoints(writer))
         yield DriverContext(
@@ -570,9 +569,14 @@ def _context(
 
 
 def _completed(
-    settings: JobSettings, writer: LogWriter, store: CheckpointStore
+    settings: JobSettings,
+    writer: LogWriter,
+    store: CheckpointStore,
+    standby: Standby | None = None,
 ) -> CompletedCheckpointStore:
-    return CompletedCheckpointStore(writer, store, settings.retain, settings.retention)
+    # What lies in the store of one that stands by is another driver's, and outlives its end.
+    retention = settings.retention if standby is None else None
+    return CompletedCheckpointStore(writer, store, settings.retain, retention)
 
 
 def _tell_unread(graph: JobGraph, reporter: Reporter) -> None:
