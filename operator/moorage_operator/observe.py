@@ -100,13 +100,22 @@ def needs(world: JobWorld) -> frozenset[Need]:
         return frozenset(wanted)
     if world.spec is not None and _needs_facts(world):
         wanted.add(Need.FACTS)
-        if operation is None or operation.step == "Fencing":
+        if operation is None or _makes_pods(world):
             wanted.add(Need.QUOTA)
     if _needs_store(world):
         wanted.add(Need.STORE)
     if operation is not None and operation.step == "Preflight" and world.meta.deleted_at is None:
         wanted.add(Need.ADMISSION)
     return frozenset(wanted)
+
+
+def _makes_pods(world: JobWorld) -> bool:
+    """Whether the operation under way is about to make pods, or sees them come."""
+    operation = world.status.operation
+    if operation is None:
+        return False
+    beside = operation.step == "Standby" and world.standby_driver is None
+    return beside or operation.step in ("Preflight", "Fencing", "Verifying")
 
 
 def _needs_facts(world: JobWorld) -> bool:
@@ -494,8 +503,8 @@ class Observer:
             own = self.config.own_namespace
             found = await fact_problems(self.cluster, meta, world.spec, own)
             world = replace(world, problems=(*world.problems, *found))
-        if Need.QUOTA in wanted:
-            world = replace(world, room=await self._room(world))
+        quotas = await self._quotas(meta.namespace) if Need.QUOTA in wanted else []
+        world = replace(world, room=_room(world, quotas))
         refs, ids = store_refs(world), set(task_ids)
         return replace(
             world,
@@ -506,32 +515,19 @@ class Observer:
             },
             namespace_terminating=Need.NAMESPACE in wanted
             and await self._terminating(meta.namespace),
-            refused_pods=await self._refused(world) if Need.ADMISSION in wanted else None,
+            refused_pods=await self._refused(world, quotas) if Need.ADMISSION in wanted else None,
         )
 
-    async def _room(self, world: JobWorld) -> Room:
-        """Whether there is room for what is to start; what cannot be read says nothing."""
-        status, operation = world.status, world.status.operation
-        target = world.revisions.get(operation.target_revision if operation else "")
-        spec = target.spec if target is not None else world.spec
-        if spec is None or isinstance(world.drivers, Unreadable) or world.problems:
-            return Room()
-        if isinstance(world.executors, Unreadable):
-            return Room()
+    async def _quotas(self, namespace: str) -> list[Object]:
+        """The namespace's; what cannot be read says nothing."""
         try:
-            quotas = await self.cluster.list("ResourceQuota", world.meta.namespace)
+            return await self.cluster.list("ResourceQuota", namespace)
         except ClusterError:
-            return Room()
-        if not quotas:
-            return Room()
-        running = world.revisions.get(status.attempt.revision)
-        living = (
-            sum(pod.owned and not pod.terminal for pod in world.drivers),
-            sum(not pod.terminal for pod in world.executors),
-        )
-        return room(quotas, world.meta, spec, running.spec if running else None, *living)
+            return []
 
-    async def _refused(self, world: JobWorld) -> tuple[str, ...] | Unreadable | None:
+    async def _refused(
+        self, world: JobWorld, quotas: list[Object]
+    ) -> tuple[str, ...] | Unreadable | None:
         """What would be said against the pods of the version that is tried."""
         operation, meta = world.status.operation, world.meta
         if operation is None:
@@ -542,7 +538,7 @@ class Observer:
         if spec is None:
             return None
         try:
-            return await self.admission.refusals(
+            found = await self.admission.refusals(
                 meta,
                 operation.id,
                 name,
@@ -552,6 +548,11 @@ class Observer:
             )
         except ClusterError as error:
             return self._unreadable(meta, "admission", _reason(error), str(error))
+        # A quota that was read says what it holds for, which a refusal does not.
+        read = {one["metadata"]["name"]: one for one in quotas}
+        full = [read.get(one["metadata"]["name"], one) for one in found.quotas]
+        lacks = _room(world, full).growth
+        return (*found.texts, lacks) if lacks else found.texts
 
     async def _store(self, refs: JobRefs, world: JobWorld) -> StoreView | Unreadable | None:
         found = await self.lineages.inspect(refs, last_end(world))
@@ -612,6 +613,26 @@ class Observer:
 
     def _readable(self, meta: Meta, what: str) -> None:
         self._failing.get(f"{meta.namespace}/{meta.name}", {}).pop(what, None)
+
+
+def _room(world: JobWorld, quotas: list[Object]) -> Room:
+    """What the quotas lack for what is to start, or is starting."""
+    status, operation = world.status, world.status.operation
+    target = world.revisions.get(operation.target_revision if operation else "")
+    newest = world.spec if not world.problems else None
+    spec = target.spec if target is not None else newest
+    drivers, executors = world.drivers, world.executors
+    if not quotas or spec is None:
+        return Room()
+    if isinstance(drivers, Unreadable) or isinstance(executors, Unreadable):
+        return Room()
+    standby = operation.standby.attempt if operation and operation.standby else -1
+    living = (
+        sum(one.owned and not one.terminal and one.attempt != standby for one in drivers),
+        sum(not one.terminal for one in executors),
+    )
+    running = world.revisions.get(status.attempt.revision)
+    return room(quotas, world.meta, spec, running.spec if running else None, *living)
 
 
 def _patient(config: Config, spec: JobSpec | None) -> Config:

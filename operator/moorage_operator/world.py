@@ -191,6 +191,8 @@ class Room:
     start: str = ""  # for a driver and one executor
     whole: str = ""  # for all pods
     growth: str = ""  # for what an edit asks for beyond what runs
+    beside: str = ""  # for all pods while those that run stay
+    claims: bool = False  # whether volume claims are among what lacks
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ async def test_a_quota_without_room_for_all_executors_refuses_and_says_what_is_s
     running.edit(executor={"instances": 4}, **TRIED)
     await running.until(lambda: "PreflightFailed" in running.events())
     message = running.status().condition("Reconciled").message
-    assert "quota small has too little: pods needed=5 free=" in message
+    assert "ResourceQuota small has no room for pods 5 of 2" in message
     assert len(running.drivers.by_pod) == 1
 
 

@@ -10,15 +10,15 @@ pytestmark = [
 ]
 
 
-def quota(world: World, **left: str) -> None:
-    """A quota with so much left, by resource with _ for a dot."""
-    names = {name.replace("_", "."): amount for name, amount in left.items()}
+def quota(world: World, used: str = "0", **most: str) -> None:
+    """A quota with these bounds, of each of which so much is used; names with _ for a dot."""
+    names = {name.replace("_", "."): amount for name, amount in most.items()}
     body = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
         "metadata": {"name": "compute", "namespace": world.namespace},
         "spec": {"hard": names},
-        "status": {"hard": names, "used": dict.fromkeys(names, "0")},
+        "status": {"hard": names, "used": dict.fromkeys(names, used)},
     }
     world.api.apply(body, manager="quota")
 
@@ -32,7 +32,8 @@ async def test_a_start_without_room_waits_and_says_what_is_missing(world):
     quota(world, requests_memory="2Gi")
     world.apply()
     await world.until(lambda: world.condition("Progressing") == "False/QuotaExceeded")
-    assert "ResourceQuota compute lacks requests.memory" in said(world, "Progressing")
+    lacks = "ResourceQuota compute has no room for requests.memory"
+    assert lacks in said(world, "Progressing")
     await world.run(60)
     assert world.pods() == []
     assert world.events().count("QuotaExceeded") == 1
@@ -43,8 +44,11 @@ async def test_a_start_without_room_waits_and_says_what_is_missing(world):
 async def test_with_room_for_some_executors_it_begins_with_fewer(world):
     quota(world, pods="2")
     world.apply(job(scaling={"parallelism": 4, "maxParallelism": 16}))
+    await world.until(world.pods)
+    quota(world, pods="2", used="2")
     await world.until(world.is_running)
-    assert "QuotaExceeded" in world.events()
+    await world.run(20)
+    assert world.events().count("QuotaExceeded") == 1
 
 
 async def test_an_edit_without_room_stops_nothing_until_there_is(world):
@@ -68,3 +72,101 @@ async def test_an_edit_that_asks_for_no_more_needs_no_room(world):
     world.edit(image="registry.example/clicks:2")
     await world.until(lambda: world.status().operation is not None)
     assert world.status().operation.type == "Upgrade"
+
+
+async def test_a_restart_in_a_namespace_that_just_fits_warns_of_nothing(world):
+    world.apply()
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    full = {"pods": str(len(world.pods()) + len(world.pods("executor"))), "used": "2"}
+    quota(world, **full)
+    world.annotate(restart="1")
+
+    def is_empty():
+        operation = world.status().operation
+        fencing = operation is not None and operation.step == "Fencing"
+        return fencing and not [p for p in world.pods() if p["status"]["phase"] == "Running"]
+
+    await world.until(is_empty)
+    # The quota's controller has not seen yet that they are gone.
+    await world.run(4)
+    assert is_empty()
+    quota(world, **{**full, "used": "0"})
+    await world.until(lambda: world.is_running() and world.status().attempt.number == 2)
+    await world.run(20)
+    assert "QuotaExceeded" not in world.events()
+
+
+async def test_a_status_says_the_same_whatever_others_take(world):
+    quota(world, pods="1", used="0")
+    world.apply()
+    await world.until(lambda: world.condition("Progressing") == "False/QuotaExceeded")
+    await world.run(11)
+    before = world.object()["metadata"]["resourceVersion"]
+    for used in ("1", "0", "1"):
+        quota(world, pods="1", used=used)
+        await world.run(21)
+    assert world.object()["metadata"]["resourceVersion"] == before
+
+
+REUSED = {
+    "checkpointDir": "s3://state/clicks",
+    "savepointDir": "s3://savepoints/clicks",
+    "local": {"type": "ReusedPVC", "size": "10Gi", "storageClassName": "fast"},
+}
+
+
+async def test_claims_of_a_driver_that_ended_do_not_keep_the_next_one_waiting(world):
+    world.apply(job(state=REUSED))
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    first = world.pods()[0]["metadata"]["name"]
+    quota(world, persistentvolumeclaims="2", used="2")
+    world.annotate(restart="1")
+    await world.until(lambda: first not in [p["metadata"]["name"] for p in world.pods()])
+    assert world.status().attempt.number == 1
+    # With the pod its claims go.
+    quota(world, persistentvolumeclaims="2", used="0")
+    await world.until(lambda: world.is_running() and world.status().attempt.number == 2)
+
+
+WARM = {"image": "registry.example/clicks:2", "upgrade": {"strategy": "WarmStandby"}}
+
+
+async def test_a_version_that_is_to_stand_by_waits_for_room_beside_the_one_that_runs(world):
+    world.apply()
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    # As many pods once more do not fit, though none of the new version is larger.
+    quota(world, pods="3", used="2")
+    world.edit(**WARM)
+    await world.until(lambda: world.condition("Reconciled") == "False/QuotaExceeded")
+    assert "beside the version that runs" in said(world, "Reconciled")
+    await world.run(1200)
+    assert world.status().operation is None
+    assert len(world.pods()) == 1
+    assert not {"StandbyFailed", "ActionFailed"} & set(world.events())
+    quota(world, pods="8", used="2")
+    await world.until(lambda: "StandbyPromoted" in world.events(), 600)
+
+
+async def test_with_another_strategy_the_same_edit_needs_no_room(world):
+    world.apply()
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    quota(world, pods="3", used="2")
+    world.edit(**WARM)
+    await world.until(lambda: world.condition("Reconciled") == "False/QuotaExceeded")
+    world.edit(upgrade={"strategy": "Restart"})
+    await world.until(lambda: world.status().operation is not None)
+    assert world.status().operation.step != "Standby"
+
+
+async def test_a_standby_whose_room_is_gone_is_not_tried_for_again_and_again(world):
+    world.apply()
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    quota(world, pods="3", used="2")
+    world.edit(**WARM)
+    world.annotate(restart="all the same")
+    await world.until(lambda: world.condition("Reconciled") == "False/Standby")
+    await world.run(60)
+    assert "ResourceQuota compute has no room for pods" in said(world, "Reconciled")
+    assert len(world.pods()) == 1
+    quota(world, pods="8", used="2")
+    await world.until(lambda: "StandbyPromoted" in world.events(), 600)

@@ -24,6 +24,7 @@ from moorage_operator.decide.phase import PAUSED, is_suspended, slow_start, stuc
 from moorage_operator.decide.preflight import preflight_text
 from moorage_operator.decide.profile import waiting_text
 from moorage_operator.decide.rollback import hindrance, is_late
+from moorage_operator.decide.room import lacks_edit, lacks_start
 from moorage_operator.decide.specs import is_new_nonce, newest_name, policy, running_spec
 from moorage_operator.decide.standby import standby_text
 from moorage_operator.world import StoreView, Unreadable
@@ -152,8 +153,8 @@ def _progressing(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
         return _Said("False", draft.status.blocked_reason, draft.status.message)
     if draft.world.trouble:
         return _Said("False", ACTION_FAILED, draft.world.trouble)
-    if operation.step == "Fencing" and draft.world.room.start:
-        return _Said("False", QUOTA_EXCEEDED, draft.world.room.start)
+    if lacks := lacks_start(draft):
+        return _Said("False", QUOTA_EXCEEDED, lacks)
     waits = draft.status.restarts.next_retry_at
     if operation.type == "Recover" and waits is not None and not draft.reached(waits):
         return _Said("True", "BackOff", operation.message)
@@ -220,8 +221,8 @@ def _reconciled(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
         return _Said("True", "UpToDate", waiting_text(draft))
     if draft.is_paused:
         return _Said("False", "Paused", PAUSED)
-    if draft.world.room.growth:
-        return _Said("False", QUOTA_EXCEEDED, draft.world.room.growth)
+    if lacks := lacks_edit(draft):
+        return _Said("False", QUOTA_EXCEEDED, lacks)
     sought = is_new_nonce(draft) and draft.is_active
     text = "what spec.restore names is looked for in the store" if sought else "another one runs"
     return _Said("False", "Waiting", text)

@@ -22,6 +22,7 @@ from moorage_operator.decide.rescale import (
 )
 from moorage_operator.decide.restore_point import path_store_task
 from moorage_operator.decide.rollback import roll_back_if_late
+from moorage_operator.decide.room import lacks_edit
 from moorage_operator.decide.specs import (
     desired,
     is_new_nonce,
@@ -57,8 +58,8 @@ def follow_edit(draft: Draft) -> bool:
         return True
     if target(draft) in ("", draft.attempt.revision):
         return False
-    if draft.world.room.growth:
-        _wait_for_room(draft, draft.world.room.growth)
+    if lacks := lacks_edit(draft):
+        _wait_for_room(draft, lacks)
         return False
     change = change_of(draft)
     fields = ", ".join(change.fields) if change is not None else "unknown"

@@ -61,6 +61,13 @@ def wants_standby(draft: Draft) -> bool:
     return begins and able and (found is None or not found.curable)
 
 
+def lacks_beside(draft: Draft) -> str:
+    """What quotas lack for a version beside the one that runs; empty for nothing."""
+    lacks = draft.world.room.beside
+    rest = "beside the version that runs, which upgrade.strategy WarmStandby leaves running"
+    return f"{lacks}, {rest}" if lacks else ""
+
+
 def begin_standby(draft: Draft, kind: OperationType, reason: str, message: str) -> None:
     """Begin an operation whose new version runs beside the old one first."""
     rules = _rules(draft)
@@ -86,7 +93,9 @@ def follow_standby(draft: Draft) -> None:
         why = draft.world.trouble or standby_text(draft)
         refuse_standby(draft, f"it did not keep up within {limit}: {why}")
     elif pod is None:
-        if keep_revision(draft, operation.target_revision):
+        if lacks := lacks_beside(draft):
+            _put(draft, message=lacks[:512])
+        elif keep_revision(draft, operation.target_revision):
             draft.do(StartDriver(operation.target_revision, standby_order(draft, known.attempt)))
     else:
         if pod.uid != known.driver_uid:

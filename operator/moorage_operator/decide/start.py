@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from moorage_api.driver import PROMOTE_PATH, PromoteBody, RestoreOrder, StartOrder
 from moorage_api.status import AttemptStatus, JobView, RestorePointStatus
-from moorage_operator.decide.draft import QUOTA_EXCEEDED, Draft
+from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import cleared
 from moorage_operator.decide.health import is_ready
 from moorage_operator.decide.leaving import being_released, note_left
@@ -16,6 +16,7 @@ from moorage_operator.decide.operations import begin, block, end
 from moorage_operator.decide.recover import after_end, finish
 from moorage_operator.decide.restore_point import Obstacle, next_restore, obstacle
 from moorage_operator.decide.rollback import note_start, roll_back_if_late
+from moorage_operator.decide.room import hinders_start, lacks_start, tell_fewer
 from moorage_operator.decide.specs import (
     desired,
     give_up,
@@ -68,6 +69,7 @@ def verifying(draft: Draft) -> None:
     """Wait until the stream runs."""
     attempt = draft.attempt
     draft.wake(draft.config.busy_resync)
+    tell_fewer(draft)
     if draft.report is not None and draft.report.standby:
         _promote(draft)
     if attempt.outcome:
@@ -158,7 +160,7 @@ def _launch(draft: Draft) -> None:
         return
     if name != draft.operation.target_revision:
         draft.put_operation(target_revision=name)
-    hindrance = obstacle(draft) or being_released(draft, name) or _no_room(draft)
+    hindrance = obstacle(draft) or being_released(draft, name) or hinders_start(draft)
     point = hindrance if hindrance is not None else next_restore(draft)
     if isinstance(point, Obstacle):
         _stay(draft, point)
@@ -199,12 +201,6 @@ def _promote(draft: Draft) -> None:
         draft.do(AskDriver(number, PROMOTE_PATH, PromoteBody(request_id=wanted)))
 
 
-def _no_room(draft: Draft) -> Obstacle | None:
-    """Pods that a quota refuses are not tried for: it is said what they lack, and waited."""
-    lacks = draft.world.room.start
-    return Obstacle(QUOTA_EXCEEDED, lacks, passes=True) if lacks else None
-
-
 def _reject_if_asked(draft: Draft) -> None:
     """No savepoint can be taken of a failed job: with fallback Fail the edit is refused."""
     operation, spec = draft.operation, policy(draft)
@@ -225,7 +221,7 @@ def _stay(draft: Draft, hindrance: Obstacle) -> None:
     if hindrance.passes:
         draft.put_operation(message=hindrance.message)
         # Of a quota no watch tells, and others may wait for the same.
-        held = hindrance.reason == QUOTA_EXCEEDED
+        held = bool(lacks_start(draft))
         draft.wake(_WHILE_NO_ROOM if held else draft.config.busy_resync)
     else:
         block(draft, hindrance.reason, hindrance.message)
@@ -234,9 +230,6 @@ def _stay(draft: Draft, hindrance: Obstacle) -> None:
 def _count_up(draft: Draft, revision: str, point: RestorePointStatus) -> None:
     """Write the next attempt, and have it made."""
     number = _next_number(draft)
-    if draft.world.room.whole:
-        text = f"not all pods have room, and it is begun with fewer: {draft.world.room.whole}"
-        draft.tell("Warning", QUOTA_EXCEEDED, text, f"{number}")
     _become(draft, number, revision, point)
     deadline = draft.now + timedelta(seconds=draft.config.start_timeout)
     draft.move("Starting", deadline=deadline, restore_point=point, not_before=None)

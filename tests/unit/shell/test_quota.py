@@ -1,10 +1,13 @@
 """What a namespace's quotas lack for a job's pods, as the API server would count them."""
 
+from decimal import Decimal
+
 import pytest
 from moorage_testing.manifests import spec_data
 
 from moorage_api import JobSpec
-from moorage_operator.quota import room
+from moorage_operator.children.pods import executor_pod
+from moorage_operator.quota import refused_by, room, usage
 from moorage_operator.world import Meta, Room
 
 META = Meta("clicks", "default", "uid", 1, "1")
@@ -27,16 +30,16 @@ def found(one, wanted=None, running=None, drivers=0, executors=0):
     ("hard", "start", "whole"),
     [
         ({"pods": "3"}, "", ""),
-        ({"pods": "2"}, "", "lacks pods 1: 3 more are needed, 2 of 2 are left"),
-        ({"count/pods": "1"}, "lacks count/pods 1", "lacks count/pods 2"),
+        ({"pods": "2"}, "", "ResourceQuota compute has no room for pods 3 of 2"),
+        ({"count/pods": "1"}, "for count/pods 2 of 1", "for count/pods 3 of 1"),
         # A driver of 2Gi and two executors of 4Gi, each with servers of 1088Mi.
         ({"limits.memory": "12416Mi"}, "", ""),
-        ({"memory": "12415Mi"}, "", "lacks memory 1Mi"),
+        ({"memory": "12415Mi"}, "", "for memory 12416Mi of 12415Mi"),
         # A core, and twice two cores with 200m beside them.
         ({"requests.cpu": "5400m"}, "", ""),
-        ({"cpu": "5"}, "", "lacks cpu 400m"),
+        ({"cpu": "5"}, "", "for cpu 5400m of 5"),
         ({"requests.nvidia.com/gpu": "0", "services": "0"}, "", ""),
-        ({"pods": "a few"}, "lacks pods", "lacks pods"),
+        ({"pods": "a few"}, "for pods 2 of a few", "for pods 3 of a few"),
     ],
 )
 def test_what_is_missing_is_named_with_how_much(hard, start, whole):
@@ -52,7 +55,7 @@ def test_claims_count_where_the_state_has_a_volume_of_its_own():
     assert (
         found(quota({"requests.storage": "20Gi", "persistentvolumeclaims": "2"}), wanted) == Room()
     )
-    assert "10240Mi" in found(quota({"requests.storage": "10Gi"}), wanted).whole
+    assert "requests.storage 20480Mi of 10Gi" in found(quota({"requests.storage": "10Gi"}), wanted).whole
 
 
 DIRECTORIES = {"checkpointDir": "s3://state/clicks", "savepointDir": "s3://savepoints/clicks"}
@@ -79,8 +82,22 @@ def chosen(how, *values):
     ],
 )
 def test_a_quota_with_scopes_counts_where_it_holds(rules, applies):
-    lacks = found(quota({"pods": "0"}, **rules), spec(executor=WITH_CLASS))
-    assert bool(lacks.start) == applies
+    wanted = spec(executor=WITH_CLASS, driver=WITH_CLASS)
+    assert bool(found(quota({"pods": "0"}, **rules), wanted).start) == applies
+
+
+def test_each_pod_counts_where_its_own_priority_class_says():
+    of_driver = spec(driver=WITH_CLASS)
+    high, low = quota({"pods": "1"}, **chosen("In", "high")), chosen("DoesNotExist")
+    assert found(high, of_driver) == Room()
+    assert not found(quota({"pods": "2"}, **low), of_driver).whole
+    assert "pods 2 of 1" in found(quota({"pods": "1"}, **low), of_driver).whole
+    of_executors = spec(executor=WITH_CLASS)
+    assert "pods 2 of 1" in found(high, of_executors).whole
+    assert found(quota({"pods": "1"}, **low), of_executors) == Room()
+    # Claims have no priority: such a quota says nothing of them.
+    wanted = spec(state={"local": {"type": "EphemeralPVC", "size": "10Gi"}, **DIRECTORIES})
+    assert found(quota({"persistentvolumeclaims": "0"}, **low), wanted) == Room()
 
 
 def test_pods_that_go_make_room_and_an_edit_is_held_by_what_it_adds_alone():
@@ -88,9 +105,9 @@ def test_pods_that_go_make_room_and_an_edit_is_held_by_what_it_adds_alone():
         {"pods": "3", "limits.memory": "12416Mi"}, {"pods": "3", "limits.memory": "12416Mi"}
     )
     same = found(full, spec(image="clicks:2"), spec(), 1, 2)
-    assert same == Room()
+    assert (same.start, same.whole, same.growth) == ("", "", "")
     wider = found(full, spec(driver={"memory": "3Gi"}), spec(), 1, 2)
-    assert "lacks limits.memory 1024Mi" in wider.growth
+    assert "for limits.memory 13440Mi of 12416Mi" in wider.growth
     # One executor is missing already: that is no reason to hold an edit of the image.
     lost = found(quota({"pods": "2"}, {"pods": "2"}), spec(image="clicks:2"), spec(), 1, 1)
     assert lost.whole
@@ -102,3 +119,73 @@ def test_resources_that_are_no_mapping_have_nothing_and_stop_no_pass():
     for wrong in ({"requests": ["cpu"]}, {"limits": "cpu"}, "cpu"):
         template = {"spec": {"initContainers": [{**beside, "resources": wrong}]}}
         assert found(quota({"pods": "3"}), spec(executor={"podTemplate": template})) == Room()
+
+
+def test_a_pod_takes_what_its_containers_take_beside_each_other_or_the_most_of_one_before():
+    pod = executor_pod(META, spec(executor={"cores": 1, "memory": "2Gi"}), "r", 1)
+    (sidecar,) = pod["spec"]["initContainers"]
+    beside = Decimal(str(sidecar["resources"]["requests"]["memory"]).removesuffix("Mi"))
+    mib = Decimal(1 << 20)
+    assert usage(pod)["requests.memory"] == (2048 + beside) * mib
+    assert usage(pod)["memory"] == usage(pod)["requests.memory"]
+    once = {"name": "fetch", "resources": {"requests": {"memory": "64Gi"}}}
+    pod["spec"]["initContainers"].append(once)
+    # One that only begins it does so beside those before it that stay.
+    assert usage(pod)["memory"] == (64 * 1024 + beside) * mib
+    pod["spec"]["initContainers"].reverse()
+    assert usage(pod)["memory"] == 64 * 1024 * mib
+    assert usage(pod)["count/pods"] == 1
+    assert "services.loadbalancers" not in usage(pod)
+
+
+def test_requests_that_are_not_said_are_the_limits():
+    beside = {"name": "a", "image": "x", "resources": {"limits": {"cpu": "3", "example.com/x": 1}}}
+    pod = executor_pod(META, spec(executor={"podTemplate": {"spec": {"containers": [beside]}}}), "", 1)
+    without = usage(executor_pod(META, spec(), "", 1))
+    more = {name: amount - without.get(name, 0) for name, amount in usage(pod).items()}
+    assert {name: amount for name, amount in more.items() if amount} == {
+        "requests.cpu": 3,
+        "cpu": 3,
+        "limits.cpu": 3,
+        "requests.example.com/x": 1,
+    }
+
+
+def test_what_a_pod_says_for_all_its_containers_and_its_overhead_count():
+    whole = {"spec": {"resources": {"limits": {"memory": "64Gi"}}, "overhead": {"memory": "1Gi"}}}
+    found = usage(executor_pod(META, spec(executor={"podTemplate": whole}), "", 1))
+    assert found["requests.memory"] == found["limits.memory"] == 65 * 1024**3
+
+
+def test_claims_that_stay_with_a_driver_are_not_asked_for_twice():
+    local = {"type": "ReusedPVC", "size": "10Gi", "storageClassName": "fast"}
+    wanted = spec(state={"local": local, **DIRECTORIES})
+    fast = "fast.storageclass.storage.k8s.io/persistentvolumeclaims"
+    for name in ("persistentvolumeclaims", "count/persistentvolumeclaims", fast):
+        full = quota({name: "2"}, {name: "2"})
+        # An executor is lost, and its claim waits for the next one.
+        assert not found(full, wanted, wanted, 1, 1).whole
+        gone = found(full, wanted, wanted, 0, 0)
+        assert gone.start
+        assert gone.claims
+
+
+def test_what_stands_by_needs_room_beside_what_runs():
+    half = quota({"pods": "5"}, {"pods": "3"})
+    asked = found(half, spec(image="clicks:2"), spec(), 1, 2)
+    assert asked == Room(beside="ResourceQuota compute has no room for pods 3 of 5")
+    assert found(quota({"pods": "6"}, {"pods": "3"}), spec(), spec(), 1, 2) == Room()
+
+
+def test_what_is_said_does_not_change_with_what_others_use():
+    said = {found(quota({"pods": "6"}, {"pods": used})).whole for used in ("4", "5", "6")}
+    assert said == {"ResourceQuota compute has no room for pods 3 of 6"}
+
+
+def test_a_refusal_by_a_quota_is_read_and_any_other_is_not():
+    text = "exceeded quota: small, requested: pods=1,cpu=2, used: pods=9,cpu=1500m, limited: pods=9"
+    one = refused_by(f'pods "x" is forbidden: {text},cpu=2')
+    assert one["status"] == {"hard": {"pods": "9", "cpu": "2"}, "used": {"pods": "9", "cpu": "1500m"}}
+    assert "cpu" in found(one).start
+    assert refused_by('pods "x" is forbidden: violates PodSecurity') is None
+    assert refused_by("exceeded quota: small") is None

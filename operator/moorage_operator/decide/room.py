@@ -1,0 +1,57 @@
+"""What is done where a ResourceQuota has no room: who waits for it, and what is said of it. Pure.
+
+Nothing is stopped and nothing is begun for pods that would be refused. A start waits; an edit waits
+and what runs goes on; a version that is to stand by waits for room beside the one that runs.
+"""
+
+from datetime import timedelta
+
+from moorage_api.changes import classify
+from moorage_operator.decide.draft import QUOTA_EXCEEDED, Draft
+from moorage_operator.decide.restore_point import Obstacle
+from moorage_operator.decide.standby import lacks_beside, wants_standby
+from moorage_operator.plan import TidyAttempt
+
+_SETTLES = timedelta(seconds=10)
+"""In which quotas count pods still that are gone."""
+
+
+def hinders_start(draft: Draft) -> Obstacle | None:
+    """Pods that a quota refuses are not tried for: it is said what they lack, and waited."""
+    room, operation = draft.world.room, draft.operation
+    if room.claims and any(p.owned and p.terminal and not p.deleted_at for p in draft.drivers):
+        # Volumes that are reused belong to the pod of their driver, which stays for its log.
+        draft.do(TidyAttempt(below=draft.attempt.number + 1, keep=0))
+    if not room.start:
+        return None
+    if operation.deadline is None:
+        left = _SETTLES if draft.attempt.number else timedelta(0)
+        draft.put_operation(deadline=draft.now + left)
+    return Obstacle(QUOTA_EXCEEDED, lacks_start(draft) or "waits for room in quotas", passes=True)
+
+
+def lacks_start(draft: Draft) -> str:
+    """What a start waits for; empty if for nothing, or only until a quota is up to date."""
+    operation = draft.status.operation
+    if operation is None or operation.step != "Fencing" or operation.deadline is None:
+        return ""
+    return draft.world.room.start if draft.reached(operation.deadline) else ""
+
+
+def lacks_edit(draft: Draft) -> str:
+    """What the newest spec waits for while another one runs; empty if for nothing."""
+    room, running = draft.world.room, draft.world.revisions.get(draft.attempt.revision)
+    new, runs = draft.world.spec, draft.is_active and draft.attempt.running_since is not None
+    if not (room.beside and runs and new is not None and running is not None):
+        return room.growth
+    if classify(running.spec, new).kind not in ("Upgrade", "Redeploy") or not wants_standby(draft):
+        return room.growth
+    return lacks_beside(draft)
+
+
+def tell_fewer(draft: Draft) -> None:
+    """Tell once of a start that gets fewer executors than it asks for."""
+    lacks = draft.world.room.whole
+    if lacks and draft.report is not None:
+        text = f"not all pods have room, and it runs with fewer: {lacks}"
+        draft.tell("Warning", QUOTA_EXCEEDED, text, f"{draft.attempt.number}")
