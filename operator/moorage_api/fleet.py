@@ -11,8 +11,9 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -236,16 +237,53 @@ def with_defaults(spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[
     return _merged(JobSpec, spec, defaults) if defaults else dict(spec)
 
 
+class _Size(NamedTuple):
+    """How large a job is, by what limits have a number for."""
+
+    parallelism: int  # of autoscaler.max, where that is more
+    executors: int
+    executor_memory: Decimal
+    driver_memory: Decimal
+    memory: Decimal
+    start_timeout: float
+    stop_timeout: float
+    endpoint_patience: float
+
+    @staticmethod
+    def of(spec: JobSpec) -> "_Size":
+        """Of a spec with its defaults."""
+        scaling, executor, patience = spec.scaling, spec.executor, spec.operator
+        scaled = scaling.autoscaler.enabled and not scaling.autoscaler.dry_run
+        width = max(scaling.parallelism, scaling.autoscaler.max if scaled else 0)
+        count = executor_count(executor, width)
+        each = executor.memory.value + (sidecar_memory(executor).limit << 20)
+        times = (patience.start_timeout, patience.stop_timeout, patience.endpoint_patience)
+        driver = spec.driver.memory.value
+        seconds = (one.seconds if one is not None else 0.0 for one in times)
+        return _Size(width, count, each, driver, driver + count * each, *seconds)
+
+
+def asks_for_more(limits: Limits | None, old: JobSpec, new: JobSpec) -> bool:
+    """Whether a spec goes further beyond limits than another one did.
+
+    Args:
+        limits: None where nobody knows them: any growth counts.
+    """
+    before, after = _Size.of(old)._asdict(), _Size.of(new)._asdict()
+    for name, now in after.items():
+        most = getattr(limits, name) if limits is not None else 0
+        bound = getattr(most, "value", getattr(most, "seconds", most))
+        if bound is not None and now > max(before[name], bound):
+            return True
+    return False
+
+
 def limit_problems(limits: Limits, spec: JobSpec) -> Iterator[Problem]:
     """What of a job's spec, with its defaults, goes beyond its limits."""
-    scaling, executor = spec.scaling, spec.executor
-    scaled = scaling.autoscaler.enabled and not scaling.autoscaler.dry_run
-    width, field = scaling.parallelism, "spec.scaling.parallelism"
-    if scaled and scaling.autoscaler.max > width:
-        width, field = scaling.autoscaler.max, "spec.scaling.autoscaler.max"
-    count = executor_count(executor, width)
-    servers = Quantity(f"{sidecar_memory(executor).limit}Mi")
-    each = executor.memory.value + servers.value
+    executor, size = spec.executor, _Size.of(spec)
+    width, count, each, total = size.parallelism, size.executors, size.executor_memory, size.memory
+    own = width == spec.scaling.parallelism
+    field = "spec.scaling.parallelism" if own else "spec.scaling.autoscaler.max"
     if limits.parallelism is not None and width > limits.parallelism:
         yield _beyond(field, width, limits.parallelism, "parallelism")
     if limits.executors is not None and count > limits.executors:
@@ -253,6 +291,7 @@ def limit_problems(limits: Limits, spec: JobSpec) -> Iterator[Problem]:
         reason = f"makes {count} executors, and limits.executors is {limits.executors}"
         yield Problem(inner, reason, _SMALLER)
     if limits.executor_memory is not None and each > limits.executor_memory.value:
+        servers = f"{sidecar_memory(executor).limit}Mi"
         what = f"is {executor.memory}, with {servers} of its state servers more than limits."
         reason = f"{what}executorMemory {limits.executor_memory}"
         yield Problem("spec.executor.memory", reason, _SMALLER)
@@ -260,7 +299,6 @@ def limit_problems(limits: Limits, spec: JobSpec) -> Iterator[Problem]:
         yield _beyond(
             "spec.driver.memory", spec.driver.memory, limits.driver_memory, "driverMemory"
         )
-    total = spec.driver.memory.value + count * each
     if limits.memory is not None and total > limits.memory.value:
         mib = int(total / (1 << 20))
         reason = f"has pods of {mib}Mi together, and limits.memory is {limits.memory}"

@@ -266,6 +266,7 @@ class Observer:
             spec=found.spec,
             spec_hash=found.digest,
             problems=found.problems,
+            beyond=found.beyond,
             profile=found.profile,
             profile_waits=found.waits,
             drivers=drivers,

@@ -13,7 +13,14 @@ from typing import Any
 
 from moorage_api import JobSpec, Problem
 from moorage_api.changes import classify, is_same_job
-from moorage_api.fleet import NO_PROFILE, Fleet, digest_of, limit_problems
+from moorage_api.fleet import (
+    NO_PROFILE,
+    Fleet,
+    Limits,
+    asks_for_more,
+    digest_of,
+    limit_problems,
+)
 from moorage_api.status import JobStatus, ProfileStatus
 from moorage_operator.objects import Judged, JudgedSpecs, known_spec
 from moorage_operator.ports import Object
@@ -29,7 +36,8 @@ class Effective:
     judged: Judged  # with the profile's values, and else as the object says it
     spec: JobSpec | None  # with the backend and the parallelism that hold, too
     digest: str
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem, ...]  # that keep it from being acted on
+    beyond: tuple[Problem, ...]  # of profiles and limits, whether they keep it from that or not
     profile: ProfileStatus | None  # what the status is to say of it
     waits: tuple[str, ...] = ()  # fields that other defaults would change, and have to wait
 
@@ -66,9 +74,32 @@ def effective(
             profile = held.model_copy(update={"waiting": waiting})
             if spec is not None and new[1] is not None:
                 waits = classify(spec, new[1]).fields
-    beyond = limit_problems(fleet.limits(meta.namespace), spec) if spec is not None else ()
-    problems = (*judged.problems, *today.problems, *beyond)
-    return Effective(judged, spec, digest, problems, profile, waits)
+    limits = fleet.limits(meta.namespace)
+    beyond = (*today.problems, *(limit_problems(limits, spec) if spec is not None else ()))
+    known_limits = None if fleet.problems else limits
+    counts = beyond and _asks_anew(status, revisions, spec, known_limits)
+    problems = (*judged.problems, *(beyond if counts else ()))
+    return Effective(judged, spec, digest, problems, beyond, profile, waits)
+
+
+def _asks_anew(
+    status: JobStatus,
+    revisions: Mapping[str, Revision],
+    spec: JobSpec | None,
+    limits: Limits | None,
+) -> bool:
+    """Whether a spec asks for what limits are there to judge, and not for what runs already.
+
+    What runs was allowed once. It goes on, comes back after a failure, and can be told to stop, to
+    take a snapshot or to become smaller, whatever a fleet file says by now.
+    """
+    running = revisions.get(status.attempt.revision)
+    rests = status.reconciliation.desired_state == "Suspended" or status.finished_at is not None
+    if running is None or spec is None or rests:
+        return True
+    if classify(running.spec, spec).kind in _RESTARTS:
+        return True
+    return asks_for_more(limits, running.spec, spec)
 
 
 def _takes(

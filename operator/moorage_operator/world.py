@@ -266,6 +266,8 @@ class JobWorld:
     # What the object says, where `spec` has the parallelism that holds
     declared_parallelism: int = 0
     room: Room = Room()  # for the pods that are to come
+    # What is wrong with the profile, or beyond limits: among `problems`, or borne, as it runs
+    beyond: tuple[Problem, ...] = ()
     profile: ProfileStatus | None = None  # the defaults that `spec` has of many jobs
     # Fields that differ by what is to be taken with the next restart
     profile_waits: tuple[str, ...] = ()

@@ -182,6 +182,77 @@ async def test_limits_that_are_lowered_stop_nothing(world):
     assert world.status().attempt.number == 1
 
 
+LOWERED = [
+    "limits: {parallelism: 1, memory: 1Gi, images: ['registry.elsewhere/*']}",
+    "limits: [",
+    "profile: other\nprofiles: {}",
+]
+
+
+def states(world: World) -> set[str]:
+    return {one.get("status", {}).get("state", "") for one in world.snapshots().values()}
+
+
+BEYOND = pytest.mark.parametrize("text", LOWERED, ids=["limits", "file", "profile"])
+
+
+@BEYOND
+async def test_what_runs_can_be_stopped_and_saved_whatever_the_fleet_file_says(world, text):
+    await begun(world, "")
+    world.set_fleet(text)
+    await world.until(lambda: world.condition("SpecValid") == "False/Invalid")
+    assert world.condition("Reconciled") == "True/UpToDate"
+    world.annotate(savepoint="before")
+    await world.until(lambda: "Completed" in states(world))
+    world.driver().fail("internal", 1)
+    await world.until(lambda: world.status().attempt.number == 2 and world.is_running())
+    world.edit(desiredState="Suspended")
+    await world.until(lambda: world.phase() == "Suspended")
+    # What is to begin anew is judged.
+    world.edit(desiredState="Running")
+    await world.run(60)
+    assert world.phase() == "Suspended"
+    assert world.condition("SpecValid") == "False/Invalid"
+    world.set_fleet("")
+    await world.until(world.is_running)
+
+
+@BEYOND
+async def test_what_runs_can_be_deleted_whatever_the_fleet_file_says(world, text):
+    await begun(world, "")
+    world.set_fleet(text)
+    await world.until(lambda: world.condition("SpecValid") == "False/Invalid")
+    world.delete()
+    await world.until(lambda: world.object() is None)
+
+
+@pytest.mark.parametrize("text", LOWERED[:2], ids=["limits", "file"])
+async def test_what_runs_can_become_smaller_and_not_larger(world, text):
+    await begun(world, "", scaling={"parallelism": 8, "maxParallelism": 16})
+    world.set_fleet(text)
+    await world.until(lambda: world.condition("SpecValid") == "False/Invalid")
+    world.edit(scaling__parallelism=12)
+    await world.run(60)
+    assert world.status().attempt.number == 1
+    assert world.condition("Reconciled") == "False/SpecInvalid"
+    world.edit(scaling__parallelism=4)
+    await world.until(lambda: world.status().scaling.observed_parallelism == 4)
+    await world.until(world.is_running)
+
+
+async def test_a_policy_of_a_job_beyond_its_limits_is_followed_and_a_new_version_is_not(world):
+    await begun(world, "")
+    world.set_fleet(LOWERED[0])
+    world.edit(ttlAfterFinished="9h")
+    await world.run(30)
+    assert world.condition("Reconciled") == "True/UpToDate"
+    world.edit(image="registry.example/clicks:2")
+    await world.until(lambda: world.condition("Reconciled") == "False/SpecInvalid")
+    world.edit(desiredState="Suspended")
+    await world.until(lambda: world.phase() == "Suspended")
+    assert world.status().attempt.revision == world.status().reconciliation.current_revision
+
+
 async def test_a_job_may_be_more_patient_than_the_operator(world):
     world.apply(job(operator={"startTimeout": "20m"}))
     await world.until(lambda: world.status().operation is not None)

@@ -15,7 +15,7 @@ from moorage_api.status import AutoscalerStatus, ScaleStep
 from moorage_operator.decide.capacity import Load, Memory, Rules, Step, Verdict, judge
 from moorage_operator.decide.draft import Draft, later
 from moorage_operator.decide.health import has_run_in
-from moorage_operator.decide.specs import newest_name
+from moorage_operator.decide.specs import borne, newest_name
 from moorage_operator.world import Unreadable
 
 _PAUSE_IN_PLACE = 10.0
@@ -53,7 +53,11 @@ def autoscale(draft: Draft) -> None:
     if report.parallelism != spec.scaling.parallelism:
         return
     verdict = judge(
-        _rules(spec, report), _load(report), _memory(draft, known), draft.now, _room(draft, spec)
+        _rules(draft, spec, report),
+        _load(report),
+        _memory(draft, known),
+        draft.now,
+        _room(draft, spec),
     )
     _follow(draft, known, verdict, report)
 
@@ -148,12 +152,14 @@ def _put(draft: Draft, known: AutoscalerStatus | None) -> None:
     draft.put(scaling=draft.status.scaling.model_copy(update={"autoscaler": known}))
 
 
-def _rules(spec: JobSpec, report: DriverState) -> Rules:
+def _rules(draft: Draft, spec: JobSpec, report: DriverState) -> Rules:
     scaler = spec.scaling.autoscaler
+    # A job that is beyond its limits becomes no larger.
+    most = min(scaler.max, report.parallelism) if borne(draft) else scaler.max
     in_place = spec.scaling.mode == "InPlaceParallelism"
     return Rules(
-        least=min(max(scaler.min, _for_state(spec, report)), scaler.max),
-        most=scaler.max,
+        least=min(max(scaler.min, _for_state(spec, report)), most),
+        most=most,
         key_groups=spec.scaling.max_parallelism,
         target=float(scaler.target_utilization),
         boundary=float(scaler.utilization_boundary),

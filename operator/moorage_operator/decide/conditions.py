@@ -25,7 +25,13 @@ from moorage_operator.decide.preflight import preflight_text
 from moorage_operator.decide.profile import waiting_text
 from moorage_operator.decide.rollback import hindrance, is_late
 from moorage_operator.decide.room import lacks_edit, lacks_start
-from moorage_operator.decide.specs import is_new_nonce, newest_name, policy, running_spec
+from moorage_operator.decide.specs import (
+    borne,
+    is_new_nonce,
+    newest_name,
+    policy,
+    running_spec,
+)
 from moorage_operator.decide.standby import standby_text
 from moorage_operator.world import StoreView, Unreadable
 
@@ -229,10 +235,11 @@ def _reconciled(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
 
 
 def _spec_valid(draft: Draft) -> _Said:
-    if not draft.problems:
+    found = (*draft.problems, *borne(draft))
+    if not found:
         return _passed_over(draft)
-    shown = "; ".join(str(one) for one in draft.problems[:5])
-    more = len(draft.problems) - 5
+    shown = "; ".join(str(one) for one in found[:5])
+    more = len(found) - 5
     return _Said("False", "Invalid", f"{shown}; and {more} more" if more > 0 else shown)
 
 

@@ -9,7 +9,7 @@ those of the newest good spec. What became of each version is kept for people, i
 from datetime import timedelta
 from typing import Literal
 
-from moorage_api import Deletion, JobSpec
+from moorage_api import Deletion, JobSpec, Problem
 from moorage_api.changes import described
 from moorage_api.status import RevisionRecord
 from moorage_operator.decide.draft import Draft
@@ -64,9 +64,22 @@ def running_spec(draft: Draft) -> JobSpec | None:
 
 def desired(draft: Draft) -> Literal["Running", "Suspended"]:
     """What the job is to do; after a wrong edit, what it did before."""
-    if is_valid(draft) and draft.world.spec is not None:
-        return draft.world.spec.desired_state
+    spec = draft.world.spec
+    if is_valid(draft) and spec is not None:
+        return spec.desired_state
+    if spec is not None and spec.desired_state == "Suspended" and _is_only_beyond(draft):
+        # Limits are for what is to run.
+        return "Suspended"
     return draft.status.reconciliation.desired_state or "Running"
+
+
+def borne(draft: Draft) -> tuple[Problem, ...]:
+    """What is beyond limits, and runs already."""
+    return tuple(one for one in draft.world.beyond if one not in draft.problems)
+
+
+def _is_only_beyond(draft: Draft) -> bool:
+    return all(one in draft.world.beyond for one in draft.problems)
 
 
 def target(draft: Draft) -> str:

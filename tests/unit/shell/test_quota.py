@@ -55,7 +55,10 @@ def test_claims_count_where_the_state_has_a_volume_of_its_own():
     assert (
         found(quota({"requests.storage": "20Gi", "persistentvolumeclaims": "2"}), wanted) == Room()
     )
-    assert "requests.storage 20480Mi of 10Gi" in found(quota({"requests.storage": "10Gi"}), wanted).whole
+    assert (
+        "requests.storage 20480Mi of 10Gi"
+        in found(quota({"requests.storage": "10Gi"}), wanted).whole
+    )
 
 
 DIRECTORIES = {"checkpointDir": "s3://state/clicks", "savepointDir": "s3://savepoints/clicks"}
@@ -140,7 +143,8 @@ def test_a_pod_takes_what_its_containers_take_beside_each_other_or_the_most_of_o
 
 def test_requests_that_are_not_said_are_the_limits():
     beside = {"name": "a", "image": "x", "resources": {"limits": {"cpu": "3", "example.com/x": 1}}}
-    pod = executor_pod(META, spec(executor={"podTemplate": {"spec": {"containers": [beside]}}}), "", 1)
+    template = {"spec": {"containers": [beside]}}
+    pod = executor_pod(META, spec(executor={"podTemplate": template}), "", 1)
     without = usage(executor_pod(META, spec(), "", 1))
     more = {name: amount - without.get(name, 0) for name, amount in usage(pod).items()}
     assert {name: amount for name, amount in more.items() if amount} == {
@@ -183,9 +187,11 @@ def test_what_is_said_does_not_change_with_what_others_use():
 
 
 def test_a_refusal_by_a_quota_is_read_and_any_other_is_not():
-    text = "exceeded quota: small, requested: pods=1,cpu=2, used: pods=9,cpu=1500m, limited: pods=9"
-    one = refused_by(f'pods "x" is forbidden: {text},cpu=2')
-    assert one["status"] == {"hard": {"pods": "9", "cpu": "2"}, "used": {"pods": "9", "cpu": "1500m"}}
+    used = "requested: pods=1,cpu=2, used: pods=9,cpu=1500m"
+    one = refused_by(f'pods "x" is forbidden: exceeded quota: small, {used}, limited: pods=9,cpu=2')
+    assert one is not None
+    assert one["status"]["hard"] == {"pods": "9", "cpu": "2"}
+    assert one["status"]["used"] == {"pods": "9", "cpu": "1500m"}
     assert "cpu" in found(one).start
     assert refused_by('pods "x" is forbidden: violates PodSecurity') is None
     assert refused_by("exceeded quota: small") is None
