@@ -60,6 +60,19 @@ def artifacts(request):
 
 
 @pytest.fixture(scope="session")
+def measured(artifacts):
+    """Writes down how long something took, for people to read: no machine is held to it."""
+    file = artifacts / "measured.jsonl"
+
+    def write(what, seconds):
+        artifacts.mkdir(parents=True, exist_ok=True)
+        with file.open("a") as lines:
+            lines.write(json.dumps({"what": what, "seconds": round(seconds, 1)}) + "\n")
+
+    return write
+
+
+@pytest.fixture(scope="session")
 def cluster(request, tmp_path_factory) -> Iterator[Cluster]:
     option = request.config.getoption
     given = option("--kubeconfig") or os.environ.get("E2E_KUBECONFIG")

@@ -15,6 +15,7 @@ import pytest
 from moorage_api.driver import ENDPOINT_PORT
 
 from .e2e_cluster import wait_until
+from .e2e_epochs import watched
 from .e2e_pages import at_hand, type_in
 from .ticker import Ticker
 
@@ -226,25 +227,27 @@ def test_a_version_that_fails_beside_the_old_one_leaves_that_running(ticker):
     ticker.audit()
 
 
-def test_a_version_that_keeps_up_takes_over_with_the_pods_that_ran_beside(ticker):
+def test_a_version_that_keeps_up_takes_over_with_the_pods_that_ran_beside(ticker, measured):
     old = ticker.driver
 
     def names():
         return {pod["metadata"]["name"] for pod in ticker.namespace.pods("driver")}
 
     while_it_runs = ticker.namespace.status()["snapshots"]["lastCheckpoint"]["id"]
-    ticker.namespace.edit({"upgrade": WARM, **edition(ticker, "3")})
-    # The number of the one that failed does not come again.
-    wait_until(lambda: reason(ticker, "Reconciled") == "False/Standby", 60, "it runs beside")
-    beside = f"ticker-{ticker.namespace.status()['operation']['standby']['attempt']}-driver"
-    wait_until(lambda: beside in names(), 60, "its pod")
-    assert ticker.driver["metadata"]["uid"] == old["metadata"]["uid"]
-    wait_until(lambda: ticker.driver["metadata"]["name"] == beside, 400, "it leads")
-    ticker.wait_ready(attempt=ticker.attempt)
-    wait_told(ticker, "StandbyPromoted")
-    restored = ticker.namespace.status()["attempt"]["restoredFrom"]["path"]
-    assert int(restored.rpartition("-")[2]) > while_it_runs
-    ticker.wait_checkpoints(2)
+    with watched(ticker.namespace) as epochs:
+        ticker.namespace.edit({"upgrade": WARM, **edition(ticker, "3")})
+        # The number of the one that failed does not come again.
+        wait_until(lambda: reason(ticker, "Reconciled") == "False/Standby", 60, "it runs beside")
+        beside = f"ticker-{ticker.namespace.status()['operation']['standby']['attempt']}-driver"
+        wait_until(lambda: beside in names(), 60, "its pod")
+        assert ticker.driver["metadata"]["uid"] == old["metadata"]["uid"]
+        wait_until(lambda: ticker.driver["metadata"]["name"] == beside, 400, "it leads")
+        ticker.wait_ready(attempt=ticker.attempt)
+        wait_told(ticker, "StandbyPromoted")
+        restored = ticker.namespace.status()["attempt"]["restoredFrom"]["path"]
+        assert int(restored.rpartition("-")[2]) > while_it_runs
+        ticker.wait_checkpoints(2)
+    measured("between epochs at a promotion", epochs.between(old["metadata"]["name"], beside))
     assert ticker.audit()["editions"] == [3]
     ticker.namespace.edit({"upgrade": {"strategy": "Restart"}})
 

@@ -2,15 +2,17 @@
 
     make e2e ARGS="-m 'e2e and soak' --soak-time 30m --kubeconfig FILE ..."
 
-Operator, driver, executors, state servers and the store are killed, the store is stopped, and the
-job is rescaled while it runs. Now and then the job is let come to itself, and the auditor compares
-all state and all output with what a clock without gaps must give.
+Operator, driver, executors, state servers and the store are killed, the store is stopped, pods are
+evicted, the node is drained, the job is rescaled while it runs, and gets versions that are good and
+versions that are not. Now and then it is let come to itself with a good one, and the auditor
+compares all state and all output with what a clock without gaps must give.
 """
 
 import json
 import random
 import time
 from collections import Counter
+from contextlib import contextmanager
 
 import pytest
 from kubernetes.client.exceptions import ApiException
@@ -20,20 +22,43 @@ from moorage_api.reserved import LOCAL_DIR
 from .e2e_cluster import wait_until
 from .ticker import Ticker
 
+NOWHERE = "localhost/nowhere:1"
+
 PAUSE_SECONDS = (3.0, 30.0)
 """From one fault to the next: some come before the job is over the last one."""
 STORE_SECONDS = (3.0, 25.0)
 ROUND_SECONDS = 240.0
 """After so long the job is let come to itself."""
 BACK_SECONDS = 600.0
+DRAIN_SECONDS = 60.0
+UPGRADES = (
+    {"strategy": "Restart", "preflight": False},
+    {"strategy": "Restart", "preflight": True},
+    {"strategy": "WarmStandby", "preflight": False},
+)
+"""The ways to another version."""
 
 
 @pytest.fixture(scope="module")
 def ticker(namespace, images, pull_policy, s3):
-    """As everywhere, and it can be rescaled while it runs."""
+    """As everywhere, and with everything switched on that may be."""
     ticker = Ticker(namespace, images["job"], pull_policy, s3, "spark")
-    scaling = {"mode": "InPlaceParallelism", "parallelism": 2, "maxParallelism": 16}
-    ticker.start(scaling=scaling)
+    ticker.start(
+        scaling={"mode": "InPlaceParallelism", "parallelism": 2, "maxParallelism": 16},
+        upgrade={
+            "standby": {"observeFor": "5s", "catchUpTimeout": "3m"},
+            "rollback": {
+                "enabled": True,
+                "retractOutput": True,
+                "readinessTimeout": "5m",
+                "stableAfter": {"duration": "10s"},
+            },
+        },
+        failurePolicy={
+            **ticker.manifest()["spec"]["failurePolicy"],
+            "disruptionBudget": {"executorsAtOnce": 1},
+        },
+    )
     ticker.wait_ready()
     ticker.wait_checkpoints()
     return ticker
@@ -44,18 +69,20 @@ class Chaos:
 
     def __init__(self, ticker, system, rng):
         self.ticker, self.system, self.rng = ticker, system, rng
+        self.edition = 1
         self.done: Counter[str] = Counter()
         self.missed: Counter[str] = Counter()
 
     def strike(self):
-        """One fault; a pod that is just gone is a fault that missed."""
+        """One fault, and its name; a pod that is just gone is a fault that missed."""
         fault = self.rng.choice(FAULTS)
         try:
             fault(self)
-        except (ApiException, AssertionError, KeyError, IndexError):
+        except (ApiException, AssertionError, KeyError, IndexError) as error:
             self.missed[fault.__name__] += 1
-        else:
-            self.done[fault.__name__] += 1
+            return f"{fault.__name__} missed: {str(error)[:100]}"
+        self.done[fault.__name__] += 1
+        return fault.__name__
 
     def rescale(self):
         self.ticker.namespace.edit(
@@ -103,6 +130,77 @@ class Chaos:
         """No fault, but it shall be taken beside them."""
         self.ticker.namespace.annotate({"savepoint": f"amid-{self.rng.randrange(10**6)}"})
 
+    def good_version(self):
+        """Of the job's program; it says in the state which edition it is."""
+        self.edition += 1
+        self._version(self.rng.choice(UPGRADES), str(self.edition))
+
+    def bad_version(self):
+        """Its graph cannot be built: it is refused, or rolled back where nobody tried it before."""
+        self._version(self.rng.choice(UPGRADES), "no-number")
+
+    def version_from_nowhere(self):
+        """It never runs, and the next edit leads out of it."""
+        self._version(self.rng.choice(UPGRADES), str(self.edition), NOWHERE)
+
+    def settle(self):
+        """A good version, in place of what the job was given last: one that nobody gave up yet."""
+        self.edition += 1
+        self._version(UPGRADES[0], str(self.edition))
+
+    def eviction(self):
+        pods = (*self.ticker.namespace.pods("executor"), self.ticker.driver)
+        self._evict(self.rng.choice(pods)["metadata"]["name"])
+
+    def drain(self):
+        """As `kubectl drain` does it, and the node is there again."""
+        with self._cordoned():
+            ends = time.monotonic() + DRAIN_SECONDS
+            while time.monotonic() < ends:
+                there = self._running()
+                for name in there:
+                    self._evict(name)
+                if not there:
+                    return
+                time.sleep(2)  # what a budget holds up is asked for again
+        raise AssertionError("the drain took too long")
+
+    def _running(self):
+        pods = (*self.ticker.namespace.pods("executor"), *self.ticker.namespace.pods("driver"))
+        return [p["metadata"]["name"] for p in pods if p["status"]["phase"] == "Running"]
+
+    @contextmanager
+    def _cordoned(self):
+        core = self.ticker.namespace.cluster.core
+        nodes = [node.metadata.name for node in core.list_node().items]
+        try:
+            for node in nodes:
+                core.patch_node(node, {"spec": {"unschedulable": True}})
+            yield
+        finally:
+            for node in nodes:
+                core.patch_node(node, {"spec": {"unschedulable": None}})
+
+    def _evict(self, name):
+        namespace = self.ticker.namespace
+        try:
+            namespace.cluster.core.create_namespaced_pod_eviction(
+                name, namespace.name, {"metadata": {"name": name}}
+            )
+        except ApiException as error:
+            if error.status not in (404, 429):  # it is gone, or a budget says not yet
+                raise
+
+    def _version(self, upgrade, edition, image=None):
+        args = [*self.ticker.manifest()["spec"]["application"]["args"], edition]
+        self.ticker.namespace.edit(
+            {
+                "image": image or self.ticker.image,
+                "application": {"args": args},
+                "upgrade": upgrade,
+            }
+        )
+
     def _executor(self):
         pods = self.ticker.namespace.pods("executor")
         return self.rng.choice(pods)["metadata"]["name"]
@@ -124,11 +222,23 @@ FAULTS = (
     Chaos.store,
     Chaos.store_asleep,
     Chaos.savepoint,
+    *(Chaos.good_version,) * 2,
+    Chaos.bad_version,
+    Chaos.version_from_nowhere,
+    *(Chaos.eviction,) * 2,
+    Chaos.drain,
 )
 
 
-def come_to_itself(ticker):
-    """The job runs, as wide as its spec says, and the audit is right."""
+def come_to_itself(ticker, chaos):
+    """The job runs, in its newest version, as wide as its spec says, and the audit is right."""
+    chaos.settle()
+    generation = ticker.namespace.job()["metadata"]["generation"]
+    wait_until(
+        lambda: reconciled(ticker.namespace.status(), generation),
+        BACK_SECONDS,
+        f"generation {generation} runs",
+    )
     ticker.wait_ready(seconds=BACK_SECONDS)
     ticker.wait_checkpoints(2, seconds=BACK_SECONDS)
     scaling = ticker.namespace.job()["spec"]["scaling"]
@@ -139,7 +249,16 @@ def come_to_itself(ticker):
         BACK_SECONDS,
         f"it has {scaling['parallelism']} subtasks",
     )
-    return ticker.audit()
+    found = ticker.audit()
+    assert found["editions"] == [chaos.edition]
+    return found
+
+
+def reconciled(status, generation):
+    """Whether this generation runs."""
+    conditions = {c["type"]: c for c in status.get("conditions", [])}
+    found = conditions.get("Reconciled", {})
+    return found.get("status") == "True" and found.get("observedGeneration", 0) >= generation
 
 
 @pytest.mark.soak
@@ -154,13 +273,20 @@ def test_whatever_happens_every_tick_is_counted_once(
     ends = time.monotonic() + soak_seconds
     diary = artifacts / "chaos.jsonl"
     diary.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(line):
+        with diary.open("a") as file:
+            file.write(json.dumps({"at": time.strftime("%H:%M:%S"), **line}) + "\n")
+
+    write({"seed": seed})
     while time.monotonic() < ends:
         rest = min(time.monotonic() + ROUND_SECONDS, ends)
         while time.monotonic() < rest:
-            chaos.strike()
+            write({"fault": chaos.strike()})
             time.sleep(chaos.rng.uniform(*PAUSE_SECONDS))  # faults are as far apart as they are
-        found = come_to_itself(ticker)
+        quiet = time.monotonic()
+        found = come_to_itself(ticker, chaos)
+        back = round(time.monotonic() - quiet)
         told = {"attempt": ticker.attempt, "done": chaos.done, "missed": chaos.missed}
-        with diary.open("a") as file:
-            file.write(json.dumps({"seed": seed, **found, **told}) + "\n")
+        write({"back_after": back, **found, **told})
     assert chaos.done

@@ -7,10 +7,12 @@ with what a clock without gaps must give.
 import time
 
 import pytest
+from kubernetes.client.exceptions import ApiException
 
 from moorage_api.reserved import LOCAL_DIR
 
 from .e2e_cluster import wait_until
+from .e2e_epochs import watched
 from .ticker import Ticker
 
 
@@ -93,18 +95,67 @@ def test_a_driver_killed_at_once_is_replaced_and_nothing_is_lost(ticker):
     ticker.audit()
 
 
+def evict(ticker, name):
+    """As a drain does it; whether it was let."""
+    try:
+        ticker.namespace.cluster.core.create_namespaced_pod_eviction(
+            name, ticker.namespace.name, {"metadata": {"name": name}}
+        )
+    except ApiException as error:
+        if error.status != 429:
+            raise
+        return False
+    return True
+
+
 @pytest.mark.scenario(38)
-def test_an_evicted_driver_is_back_and_was_not_blamed(ticker):
+def test_an_evicted_driver_is_back_and_was_not_blamed(ticker, measured):
     before = ticker.attempt
     name = ticker.driver["metadata"]["name"]
-    ticker.namespace.cluster.core.create_namespaced_pod_eviction(
-        name, ticker.namespace.name, {"metadata": {"name": name}}
-    )
-    blamed = len(ticker.namespace.status()["restarts"].get("window", []))
-    ticker.wait_ready(attempt=before + 1)
+    with watched(ticker.namespace) as epochs:
+        wait_until(lambda: bool(epochs.by(name)), 60, "the driver is heard")
+        assert evict(ticker, name)
+        blamed = len(ticker.namespace.status()["restarts"].get("window", []))
+        ticker.wait_ready(attempt=before + 1)
+        follower = ticker.driver["metadata"]["name"]
+        wait_until(lambda: bool(epochs.by(follower)), 120, "its follower is heard")
+    measured("between epochs at an eviction of the driver", epochs.between(name, follower))
     restarts = ticker.namespace.status()["restarts"]
     assert restarts["lastReason"] == "DriverEvicted"
     assert len(restarts.get("window", [])) == blamed
+    ticker.wait_checkpoints()
+    ticker.audit()
+
+
+@pytest.mark.scenario(40)
+def test_budgets_hold_evictions_up_and_are_gone_when_they_are_not_wanted(ticker):
+    before, namespace = ticker.attempt, ticker.namespace
+    driver = ticker.driver["metadata"]["name"]
+
+    def room():
+        """What each budget allows, by the role that it is for."""
+        found = namespace.every("PodDisruptionBudget", "moorage.dev/job=ticker", "policy/v1")
+        return {
+            one["spec"]["selector"]["matchLabels"]["moorage.dev/role"]: one["status"].get(
+                "disruptionsAllowed"
+            )
+            for one in found
+        }
+
+    budget = {"driver": True, "executorsAtOnce": 1}
+    namespace.edit({"failurePolicy": {"disruptionBudget": budget}})
+    wait_until(lambda: room() == {"driver": 0, "executor": 1}, 120, "the budgets are there")
+    first, second = (pod["metadata"]["name"] for pod in namespace.pods("executor"))
+    assert not evict(ticker, driver)
+    assert evict(ticker, first)
+    assert not evict(ticker, second)
+    wait_until(lambda: room().get("executor") == 1, 300, "another executor is ready")
+    assert ticker.attempt == before
+    ticker.wait_checkpoints(2, seconds=420)
+    namespace.edit({"failurePolicy": {"disruptionBudget": None}})
+    wait_until(lambda: room() == {}, 120, "the budgets are gone")
+    assert evict(ticker, driver)
+    ticker.wait_ready(attempt=before + 1)
     ticker.wait_checkpoints()
     ticker.audit()
 
