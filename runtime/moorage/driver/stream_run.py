@@ -293,7 +293,18 @@ class StreamRun:
     # -- epochs ----------------------------------------------------------------------------
 
     def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
-        """Spark's callback: one micro-batch becomes one epoch."""
+        """Spark's callback: one micro-batch becomes one epoch.
+
+        Spark is not told why one fails. It searches what an error says by a regular expression
+        that needs a stack as deep as the text is long, and a chain of errors overflows it.
+        """
+        try:
+            self._run_batch(frame, batch_id)
+        except MoorageError:
+            _log.warning("the epoch failed: batch=%d", batch_id, exc_info=True)
+            raise _Halted from None
+
+    def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
         with self._lock:
             if self._halted or self._failure is not None:
                 raise _Halted
@@ -308,8 +319,10 @@ class StreamRun:
                 self._batch_id = batch_id
                 self._committed(outcome, began)
             except MoorageError as error:
-                # What a cancelled epoch dies of is not why.
                 self._failure = self._lost or error
+                if self._failure is error:
+                    raise  # else it would be its own cause, and what that was be lost
+                # What a cancelled epoch dies of is not why.
                 raise self._failure from error
             except (Py4JError, ConnectionError) as error:
                 self._failure = self._lost or failure_of(error)

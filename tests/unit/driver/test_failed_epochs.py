@@ -1,0 +1,35 @@
+"""What Spark hears of an epoch that failed, and what people do."""
+
+import traceback
+
+import pytest
+from moorage_testing.journeys import DriverWorld
+
+from moorage.driver.stream_run import StreamRun
+from moorage_state.errors import UserError
+
+
+@pytest.fixture
+def run(tmp_path):
+    world = DriverWorld(tmp_path)
+    world.found()
+    return world.begin()
+
+
+def test_spark_is_not_told_why_and_people_are(run, monkeypatch, caplog):
+    """Its search for a word in a long text overflows the stack of the stream's thread."""
+    cause = ValueError("An error occurred while calling o1944.collectToPython")
+    failure = UserError("no such column")
+
+    def fail(*_):
+        raise failure from cause
+
+    monkeypatch.setattr(StreamRun, "_require_next", fail)
+    with pytest.raises(Exception, match=r"\A\Z") as caught:
+        run._on_batch(None, 1)
+    told = "".join(traceback.format_exception(caught.value))
+    for words in (str(failure), str(cause)):
+        assert words not in told
+        assert words in caplog.text
+    with pytest.raises(UserError, match="no such column"):
+        run._raise_failure()
