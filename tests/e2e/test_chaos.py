@@ -137,11 +137,11 @@ class Chaos:
 
     def bad_version(self):
         """Its graph cannot be built: it is refused, or rolled back where nobody tried it before."""
-        self._version(self.rng.choice(UPGRADES), "no-number")
+        self._version(self.rng.choice(UPGRADES), "no-number", patience="30s")
 
     def version_from_nowhere(self):
-        """It never runs, and the next edit leads out of it."""
-        self._version(self.rng.choice(UPGRADES), str(self.edition), NOWHERE)
+        """It never runs: it is rolled back, or the next edit leads out of it."""
+        self._version(self.rng.choice(UPGRADES), str(self.edition), NOWHERE, patience="30s")
 
     def settle(self):
         """A good version, in place of what the job was given last: one that nobody gave up yet."""
@@ -191,13 +191,13 @@ class Chaos:
             if error.status not in (404, 429):  # it is gone, or a budget says not yet
                 raise
 
-    def _version(self, upgrade, edition, image=None):
+    def _version(self, upgrade, edition, image=None, patience="5m"):
         args = [*self.ticker.manifest()["spec"]["application"]["args"], edition]
         self.ticker.namespace.edit(
             {
                 "image": image or self.ticker.image,
                 "application": {"args": args},
-                "upgrade": upgrade,
+                "upgrade": {**upgrade, "rollback": {"readinessTimeout": patience}},
             }
         )
 
