@@ -17,12 +17,15 @@ from contextlib import contextmanager
 import pytest
 from kubernetes.client.exceptions import ApiException
 
+from moorage_api.driver import certificate_name
 from moorage_api.reserved import LOCAL_DIR
 
+from .e2e_certificates import Authority
 from .e2e_cluster import wait_until
 from .ticker import Ticker
 
 NOWHERE = "localhost/nowhere:1"
+SECRET = "ticker-tls"  # noqa: S105 - its name
 
 PAUSE_SECONDS = (3.0, 30.0)
 """From one fault to the next: some come before the job is over the last one."""
@@ -40,10 +43,17 @@ UPGRADES = (
 
 
 @pytest.fixture(scope="module")
-def ticker(namespace, images, pull_policy, s3):
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def ticker(namespace, images, pull_policy, s3, authority):
     """As everywhere, and with everything switched on that may be."""
     ticker = Ticker(namespace, images["job"], pull_policy, s3, "spark")
+    namespace.apply(certificate(ticker, authority))
     ticker.start(
+        security={"tls": {"secretName": SECRET}},
         scaling={"mode": "InPlaceParallelism", "parallelism": 2, "maxParallelism": 16},
         upgrade={
             "standby": {"observeFor": "5s", "catchUpTimeout": "3m"},
@@ -64,11 +74,15 @@ def ticker(namespace, images, pull_policy, s3):
     return ticker
 
 
+def certificate(ticker, authority):
+    return authority.secret(SECRET, certificate_name(ticker.name, ticker.namespace.name))
+
+
 class Chaos:
     """What is done to a job, its operator and its store; each method is one fault."""
 
-    def __init__(self, ticker, system, rng):
-        self.ticker, self.system, self.rng = ticker, system, rng
+    def __init__(self, ticker, system, authority, rng):
+        self.ticker, self.system, self.authority, self.rng = ticker, system, authority, rng
         self.edition = 1
         self.done: Counter[str] = Counter()
         self.missed: Counter[str] = Counter()
@@ -129,6 +143,10 @@ class Chaos:
     def savepoint(self):
         """No fault, but it shall be taken beside them."""
         self.ticker.namespace.annotate({"savepoint": f"amid-{self.rng.randrange(10**6)}"})
+
+    def renewal(self):
+        """No fault either: the pods' certificate is another one from now on."""
+        self.ticker.namespace.apply(certificate(self.ticker, self.authority))
 
     def good_version(self):
         """Of the job's program; it says in the state which edition it is."""
@@ -222,6 +240,7 @@ FAULTS = (
     Chaos.store,
     Chaos.store_asleep,
     Chaos.savepoint,
+    Chaos.renewal,
     *(Chaos.good_version,) * 2,
     Chaos.bad_version,
     Chaos.version_from_nowhere,
@@ -264,12 +283,12 @@ def reconciled(status, generation):
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_whatever_happens_every_tick_is_counted_once(
-    ticker, system, soak_seconds, request, artifacts
+    ticker, system, authority, soak_seconds, request, artifacts
 ):
     if request.config.getoption("--s3-endpoint"):
         pytest.skip("the S3 server is not ours to kill")
     seed = random.SystemRandom().randrange(10**6)
-    chaos = Chaos(ticker, system, random.Random(seed))
+    chaos = Chaos(ticker, system, authority, random.Random(seed))
     ends = time.monotonic() + soak_seconds
     diary = artifacts / "chaos.jsonl"
     diary.parent.mkdir(parents=True, exist_ok=True)
