@@ -266,6 +266,28 @@ async def test_a_restart_that_is_asked_for_meanwhile_tries_the_new_version_again
     await stable.until(lambda: image(stable) == BAD and stable.is_running())
 
 
+@pytest.mark.parametrize("moment", ["before the old one starts", "before it runs"])
+async def test_another_version_that_is_asked_for_on_the_way_back_is_an_upgrade(stable, moment):
+    done = stable.status().reconciliation
+    stable.drivers.habits.fail_restore = "restore_point_incompatible"
+    stable.edit(image=BAD)
+    await stable.until(lambda: "RollbackStarted" in stable.events(), 120)
+    stable.drivers.habits.fail_restore = ""
+    if moment == "before it runs":
+        old, stable.kubelet.image_error = done.stable_revision, "ImagePullBackOff"
+        await stable.until(lambda: stable.status().attempt.revision == old)
+        await stable.until(lambda: bool(stable.status().attempt.driver_uid))
+        stable.kubelet.image_error = ""
+    stable.edit(image=NEXT)
+    kinds = []
+    while not (image(stable) == NEXT and stable.is_running()):
+        await stable.run(1)
+        operation = stable.status().operation
+        kinds += [operation.type] if operation is not None else []
+    assert kinds[-1] == "Upgrade"
+    assert "RolledBack" not in stable.events()
+
+
 # -- output that may be taken back
 
 

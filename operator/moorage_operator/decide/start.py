@@ -160,6 +160,8 @@ def _launch(draft: Draft) -> None:
         return
     if name != draft.operation.target_revision:
         draft.put_operation(target_revision=name)
+    if draft.operation.type == "Rollback" and name != draft.status.reconciliation.stable_revision:
+        draft.put_operation(type="Upgrade")  # somebody edited meanwhile: it is no way back
     hindrance = obstacle(draft) or being_released(draft, name) or hinders_start(draft)
     point = hindrance if hindrance is not None else next_restore(draft)
     if isinstance(point, Obstacle):
