@@ -9,6 +9,7 @@ its next trigger because there is nothing to do. What cannot be seen is no sign.
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -184,7 +185,7 @@ class Liveness:
     """Looks at Spark every few seconds, and tells what has moved.
 
     Args:
-        meanwhile: called several times a second while an epoch is under way.
+        meanwhile: called several times a second while an epoch is under way, in whichever thread.
         tell_lag: hears every few seconds how many rows wait in the sources; see `lag_of`.
     """
 
@@ -208,17 +209,36 @@ class Liveness:
     @contextmanager
     def watching(self, lock: Lock, query: StreamingQuery) -> Iterator[None]:
         """Hold the lock that an epoch holds; while that is waited for, look into the epoch."""
-        looked = self._clock()
-        while not lock.acquire(timeout=min(_MEANWHILE_SECONDS, _EVERY_SECONDS)):
-            self._meanwhile()
-            if self._clock() - looked >= _EVERY_SECONDS:
-                looked = self._clock()
-                self.within()
+        self._look_until(lambda: lock.acquire(timeout=_MEANWHILE_SECONDS))
         try:
             self.between(query)
             yield
         finally:
             lock.release()
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Look, from another thread, into an epoch that this one runs."""
+        over = threading.Event()
+        thread = threading.Thread(
+            target=lambda: self._look_until(lambda: over.wait(_MEANWHILE_SECONDS)),
+            name="liveness",
+            daemon=True,
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _look_until(self, over: Callable[[], bool]) -> None:
+        looked = self._clock()
+        while not over():
+            self._meanwhile()
+            if self._clock() - looked >= _EVERY_SECONDS:
+                looked = self._clock()
+                self.within()
 
     def within(self) -> None:
         """Look at the tasks of the epoch under way."""

@@ -24,6 +24,7 @@ from moorage.driver.requests import (
 )
 from moorage.driver.rescale import Rescale, check_rescale, note_manifest
 from moorage.driver.standby import NoCheckpoints, Standby, not_while_standing_by
+from moorage.driver.types import RunOutcome
 from moorage.driver.views import SavepointView
 from moorage_state.coordinator import CompletedCheckpointStore, JobEnd
 from moorage_state.errors import Bug, Fenced, MoorageError, StoreUnavailable, UserError
@@ -90,8 +91,7 @@ class RequestHandler:
     def _held(self, request: JobRequest, standby: Standby) -> bool:
         """Take up what a driver that stands by does in another way, or not at all."""
         if isinstance(request, PromoteRequest):
-            request.running()
-            standby.promotion = request
+            standby.promote(request)
             return True
         if isinstance(request, RescaleRequest) or _wants_to_keep(request):
             request.answer(not_while_standing_by(self._c.settings.name))
@@ -122,11 +122,15 @@ class RequestHandler:
         self._granted = request, Stopped(self._c.reporter.progress.last_checkpoint, savepoint)
         return True
 
-    def stop_at_once(self, request: StopRequest) -> None:
-        """The job ends without a checkpoint: not even the epoch under way is waited for."""
+    def ended_at_once(self) -> RunOutcome:
+        """The run ends without a checkpoint, in the middle of an epoch if need be: what follows."""
+        request = self._c.requests.stop_at_once
+        if request is None:
+            return RunOutcome.PROMOTED
         self._c.reporter.phase("stopping")
         request.running()
         self._granted = request, Stopped(self._c.reporter.progress.last_checkpoint)
+        return RunOutcome.STOPPED
 
     def hand_back(self, *, job_ends: bool) -> None:
         """What was asked for and is not done: the next run takes it up, if there is one."""

@@ -279,14 +279,20 @@ class Requests:
 
     def take_one(self) -> JobRequest | None:
         """The one that waits longest, or None."""
-        try:
-            return self._waiting.popleft()
-        except IndexError:
-            return None
+        with self._lock:
+            return self._waiting.popleft() if self._waiting else None
 
     def take(self) -> list[JobRequest]:
         """All that wait, in their order."""
         return list(iter(self.take_one, None))
+
+    def take_all(self, kind: type[_R]) -> list[_R]:
+        """All of one kind that wait, in their order; others go on waiting."""
+        with self._lock:
+            found = [one for one in self._waiting if isinstance(one, kind)]
+            for one in found:
+                self._waiting.remove(one)
+        return found
 
     def get(self, request_id: str) -> JobRequest | None:
         """The request with this id, if it is remembered."""

@@ -198,8 +198,8 @@ class _Warm:
             return
         if self.standby.lineage != writer.lineage:
             raise Bug(f"another lineage lies there than was stood by for: found={writer.lineage}")
-        if self.standby.promotion is not None:
-            self.standby.promotion.answer(None)
+        for request in self.standby.promotions:
+            request.answer(None)
 
 
 @contextlib.contextmanager

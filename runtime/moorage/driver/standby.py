@@ -57,13 +57,13 @@ class Standby:
 
     Attributes:
         lineage: the job's.
-        promotion: who wants it to end; its answer is due once the lineage is claimed.
+        promotions: who wants it to end; answers are due once the lineage is claimed.
     """
 
     def __init__(self, settings: JobSettings) -> None:
         policy = replace(settings.restore, mode="Latest", explicit=False)
         self._settings = replace(settings, restore=policy)
-        self.promotion: PromoteRequest | None = None
+        self.promotions: list[PromoteRequest] = []
         _, entries = self.look()
         owner = current_owner(entries)
         if owner is None:
@@ -91,15 +91,16 @@ class Standby:
         owner = Owner(of.cluster, of.namespace, of.name, of.uid)
         return LogWriter.claim(MemoryStore("standby"), owner, "stands by", new_id=lambda: next(ids))
 
+    def promote(self, request: PromoteRequest) -> None:
+        """It is to end, and the driver to lead."""
+        request.running()
+        self.promotions.append(request)
+
     def is_over(self, requests: Requests) -> bool:
-        """Whether somebody asked for its end by now; for the time between two runs."""
-        waiting = requests.take()
-        for request in waiting:
-            if isinstance(request, PromoteRequest) and self.promotion is None:
-                request.running()
-                self.promotion = request
-        requests.put_back([one for one in waiting if one is not self.promotion])
-        return self.promotion is not None
+        """Whether somebody asked for its end by now; for any thread."""
+        for request in requests.take_all(PromoteRequest):
+            self.promote(request)
+        return bool(self.promotions)
 
 
 def _nothing_yet(settings: JobSettings) -> StandbyRefused:

@@ -158,7 +158,7 @@ class StreamRun:
         self._liveness = Liveness(
             context.spark,
             context.reporter.lives,
-            meanwhile=self._end_epoch_of_lost,
+            meanwhile=self._end_epoch_in_vain,
             tell_lag=context.reporter.lag,
         )
         self._query: StreamingQuery | None = None
@@ -196,16 +196,12 @@ class StreamRun:
         while query is not None and self._failure is None and is_active(query):
             if self._c.stop.wait(_POLL_SECONDS):
                 return self._stop()
-            if (request := self._c.requests.stop_at_once) is not None:
-                self._halted = True
-                self._handler.stop_at_once(request)
-                return RunOutcome.STOPPED
             with self._liveness.watching(self._lock, query):
-                self._between_epochs()
-                self._tick_when_idle()
-                if self._c.standby is not None and self._c.standby.promotion is not None:
-                    self._halted = True
-                    return RunOutcome.PROMOTED
+                if not self._ends_at_once():
+                    self._between_epochs()
+                    self._tick_when_idle()
+                if self._ends_at_once():
+                    return self._handler.ended_at_once()
                 if self._failure is None and self._handler.stopped():
                     self._halted = True
                     return RunOutcome.STOPPED
@@ -319,25 +315,40 @@ class StreamRun:
                 self._batch_id = batch_id
                 self._committed(outcome, began)
             except MoorageError as error:
-                self._failure = self._lost or error
-                if self._failure is error:
+                failure = self._fails(error)
+                if failure is error:
                     raise  # else it would be its own cause, and what that was be lost
-                # What a cancelled epoch dies of is not why.
-                raise self._failure from error
+                raise failure from error
             except (Py4JError, ConnectionError) as error:
-                self._failure = self._lost or failure_of(error)
-                raise self._failure from error
+                raise self._fails(failure_of(error)) from error
             except Exception as error:
-                self._failure = Bug(
-                    f"unexpected error in the driver: {type(error).__name__}: {error}"
-                )
-                raise self._failure from error
+                bug = Bug(f"unexpected error in the driver: {type(error).__name__}: {error}")
+                raise self._fails(bug) from error
 
-    def _end_epoch_of_lost(self) -> None:
-        """Within an epoch: cancel it once an executor that it needs is gone.
+    def _fails(self, error: MoorageError) -> Exception:
+        """What an epoch ends with: what a cancelled one dies of is not why."""
+        if self._halted:
+            return _Halted()
+        self._failure = self._lost or error
+        return self._failure
 
-        Spark would start its tasks again and again, to ask a server that is no more.
+    def _ends_at_once(self) -> bool:
+        """Whether nobody wants what the run does any more, not even the epoch under way."""
+        standby, requests = self._c.standby, self._c.requests
+        if requests.stop_at_once is not None or (standby and standby.is_over(requests)):
+            self._halted = True
+            return True
+        return False
+
+    def _end_epoch_in_vain(self) -> None:
+        """Within an epoch: cancel it once nobody wants it, or an executor that it needs is gone.
+
+        Spark would start tasks of a lost one again and again, to ask a server that is no more. It
+        is cancelled until it has ended: a part of it may only begin when others were.
         """
+        if self._ends_at_once():
+            self._cancel()
+            return
         try:
             if self._lost is None:
                 self._c.fleet.refuse_lost()
@@ -346,8 +357,11 @@ class StreamRun:
         except MoorageError:
             return  # the epoch finds it out
         if self._lost is not None:
-            with suppress(Py4JError, OSError):
-                self._c.spark.sparkContext.cancelAllJobs()
+            self._cancel()
+
+    def _cancel(self) -> None:
+        with suppress(Py4JError, OSError):
+            self._c.spark.sparkContext.cancelAllJobs()
 
     def _require_next(self, batch_id: int) -> None:
         expected, self._first_batch = self._first_batch, None
@@ -414,9 +428,10 @@ class StreamRun:
         if not ticking.due(runner.watermarks, runner.next_timer, now_ms):
             return
         try:
-            self._run_empty()
+            with self._liveness.beside():
+                self._run_empty()
         except MoorageError as error:
-            self._failure = error
+            self._fails(error)
 
     def _report(self, reports: list[CheckpointReport]) -> None:
         for report in reports:

@@ -1,14 +1,17 @@
 """What a running job does of what it is asked for; the query and its epochs are played."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import repeat
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from py4j.protocol import Py4JNetworkError
 
 from moorage.driver.environment import RangesMove, StoppedWaiting
+from moorage.driver.query import Liveness
 from moorage.driver.request_handler import RequestHandler
 from moorage.driver.requests import (
     CheckpointRequest,
@@ -155,6 +158,17 @@ class Query:
         return None
 
 
+class Spark:
+    """Has nothing to say, and lets an epoch end that is cancelled."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+        self.cancelled = threading.Event()
+
+    def cancelAllJobs(self) -> None:  # noqa: N802 - Spark's name
+        self.cancelled.set()
+
+
 class Running:
     """A run whose stream does nothing."""
 
@@ -167,7 +181,9 @@ class Running:
         self.moves = False
         self.query = Query(looks)
         run: Any = object.__new__(StreamRun)
+        self.spark = Spark()
         run._c = SimpleNamespace(
+            spark=self.spark,
             settings=SimpleNamespace(
                 parallelism=4,
                 max_parallelism=16,
@@ -193,7 +209,10 @@ class Running:
         run._halted = False
         run._number = 0
         run._last_look = float("inf")
-        run._liveness = SimpleNamespace(watching=lambda lock, _query: lock)
+        spark: Any = self.spark
+        run._liveness = Liveness(spark, self.reports.lives, meanwhile=run._end_epoch_in_vain)
+        run._lost = None
+        run._batch_id, run._first_batch = 0, None
         run._ticking = Ticking(timers=False, epoch_seconds=9.0)
         run._runner = SimpleNamespace(
             epoch=41,
@@ -201,8 +220,9 @@ class Running:
             next_timer=0,
             clock_behind_ms=0,
             processing_time=lambda: 0,
-            run=lambda _frame: None,
+            run=self.epoch,
         )
+        self.in_epoch = threading.Event()
         run._checkpointer = self.checkpoints
         run._handler = RequestHandler(
             run._c, run._checkpointer, run._boundary, run._last_checkpoint
@@ -212,6 +232,29 @@ class Running:
 
     def drive(self) -> RunOutcome:
         return self.run.drive()
+
+    def epoch(self, _frame: Any) -> None:
+        """An epoch that lasts until it is cancelled, and dies of that."""
+        self.in_epoch.set()
+        assert self.spark.cancelled.wait(20)
+        raise UserError("spark could not run the epoch: Job 3 cancelled")
+
+    @contextmanager
+    def epoch_under_way(self) -> Iterator[None]:
+        """In another thread, as Spark runs it."""
+        ended: list[str] = []
+
+        def on_batch() -> None:
+            with suppress(Exception):
+                self.run._on_batch(cast("Any", None), 1)
+            ended.append("ended")
+
+        thread = threading.Thread(target=on_batch)
+        thread.start()
+        assert self.in_epoch.wait(20)
+        yield
+        thread.join()
+        assert ended
 
     def wants_to_move(self, *, busy: bool) -> bool:
         return self.moves and not busy
@@ -324,24 +367,23 @@ def test_a_driver_that_was_replaced_releases_nothing(running):
 
 
 def test_a_stop_at_once_takes_nothing_and_waits_for_no_epoch(running):
-    request = running.ask(StopRequest("None", release=True))
-    held = threading.Event()
-    done = threading.Event()
-
-    def epoch() -> None:
-        with running.run._lock:
-            held.set()
-            done.wait(20)
-
-    thread = threading.Thread(target=epoch)
-    thread.start()
-    held.wait(20)
-    assert running.drive() is RunOutcome.STOPPED
-    done.set()
-    thread.join()
+    with running.epoch_under_way():
+        request = running.ask(StopRequest("None", release=True))
+        assert running.drive() is RunOutcome.STOPPED
     assert running.checkpoints.did == []
     assert running.query.stopped
     assert request.wait(0).released
+
+
+def test_a_stop_at_once_waits_for_no_epoch_without_input(running, monkeypatch):
+    monkeypatch.setattr(Ticking, "due", lambda *_: True)
+    thread = threading.Thread(
+        target=lambda: running.in_epoch.wait(20) and running.ask(StopRequest("None"))
+    )
+    thread.start()
+    assert running.drive() is RunOutcome.STOPPED
+    thread.join()
+    assert running.checkpoints.did == []
 
 
 @pytest.mark.parametrize("savepoint", [None, SavepointRequest("last", stop=True)])

@@ -125,7 +125,9 @@ def test_who_asks_for_its_end_between_two_runs_is_heard_and_others_wait(leader):
     assert not standby.is_over(requests)
     lead = requests.ask(PromoteRequest())
     assert standby.is_over(requests)
-    assert standby.promotion is lead
+    again = requests.ask(PromoteRequest())
+    assert standby.is_over(requests)
+    assert standby.promotions == [lead, again], "both are answered"
     assert lead.state == "Running"
     assert requests.take() == [other]
 
@@ -157,10 +159,17 @@ def test_a_run_ends_at_an_epoch_boundary_when_the_driver_is_to_lead(standing_by)
     assert not waits.done
 
 
+def test_what_is_thrown_away_is_not_waited_for(standing_by):
+    with standing_by.epoch_under_way():
+        request = standing_by.ask(PromoteRequest())
+        assert standing_by.drive().value == "promoted"
+    assert standing_by.spark.cancelled.is_set()
+    assert request.state == "Running"
+
+
 def test_a_run_that_stands_by_is_not_rescaled(standing_by):
     request = standing_by.ask(RescaleRequest(parallelism=2))
-    standing_by.ask(PromoteRequest())
-    standing_by.drive()
+    standing_by.run._between_epochs()
     with pytest.raises(UserError, match="ask that one"):
         request.wait(0)
 
@@ -192,8 +201,7 @@ def test_it_is_heard_in_the_pause_after_lost_executors(standing_by, monkeypatch)
 
 def test_it_takes_no_savepoint_to_stop_with(standing_by):
     request = standing_by.ask(SavepointRequest("before-lunch", stop=True))
-    standing_by.ask(PromoteRequest())
-    standing_by.drive()
+    standing_by.run._between_epochs()
     with pytest.raises(UserError, match="ask that one"):
         request.wait(0)
 
