@@ -5,6 +5,7 @@
         LOCK                    held (flock) by the process that has the range open
         work-<uuid>/            the open database; never trusted, always deleted when opening
         ckpt/<checkpoint id>/   copies of snapshots; `.tmp` while they are being made;
+                                `.arriving` while one is fetched, and when that failed;
                                 `.parts` what ranges of another parallelism fetched of one
         deltas/<run>/           delta files: `<epoch>-<digest>.delta`, attempts end in `.tmp`
         log/                    delta files of the checkpoint that the range was opened from
@@ -22,6 +23,7 @@ import re
 import shutil
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -42,6 +44,7 @@ from moorage_state.snapshots import FileRef
 _RANGE = re.compile(r"(\d+)-(\d+)\Z")
 _RUN = re.compile(r"f(\d+)r(\d+)\Z")
 _PIECE_BYTES = 1 << 20
+_ARRIVING = ".arriving"
 
 
 def run_order(run: str) -> tuple[int, int] | None:
@@ -179,6 +182,19 @@ class RangeDirectory:
         """Where the local copy of a checkpoint lies."""
         return self.checkpoints / str(checkpoint_id)
 
+    def copies_but(self, local: Path) -> list[Path]:
+        """The whole local copies of other checkpoints."""
+        found = map(self.checkpoint, self.local_checkpoints())
+        return [path for path in found if path != local]
+
+    def arrival(self, local: Path) -> Path:
+        """A new place for what is being fetched to be the copy `local`."""
+        return local.with_name(f"{local.name}-{uuid.uuid4().hex[:8]}{_ARRIVING}")
+
+    def arrivals(self) -> list[Path]:
+        """What was being fetched when that failed: of each file either all bytes or some."""
+        return list(self.checkpoints.glob(f"*{_ARRIVING}"))
+
     def deltas(self, run: str) -> Path:
         """Where the deltas of a run lie."""
         return self.root / "deltas" / run
@@ -212,6 +228,8 @@ class RangeDirectory:
                 if path.name.startswith(("work-", "import-")) and path.name != working:
                     _remove(path)
             kept = self._copies_for(keep_checkpoint)
+            if keep_checkpoint is not None and str(keep_checkpoint) not in kept:
+                kept |= {path.name for path in self.arrivals()}
             for path in self.checkpoints.iterdir():
                 if path.name not in kept:
                     _remove(path)

@@ -455,16 +455,22 @@ class Restorer:
         return {ref.name: StoredFile(store, ref) for ref in handle.database_files}
 
     def _keep(self, handle: RangeHandle, local: Path, store_url: str, target: Path) -> None:
-        """Fetch into the directory `local`, and make `target` of the same files."""
-        arrival = local.with_suffix(".tmp")
+        """Fetch into the directory `local`, and make `target` of the same files.
+
+        What an earlier fetch had brought when it failed is not fetched again: the checkpoint that
+        it was of may be gone, and the next one may be, too, before all of it is here.
+        """
+        arrival = self._directory.arrival(local)
         # Of an older checkpoint: most of its tables are the same.
-        older = [copy for copy in local.parent.glob("*") if copy.name.isdecimal() and copy != local]
+        older, begun = self._directory.copies_but(local), self._directory.arrivals()
         with disk_errors("make a directory for a restore", arrival):
-            shutil.rmtree(arrival, ignore_errors=True)
             arrival.mkdir(parents=True)
         unchanging = self._unchanging(handle)
         same = [ref for ref in handle.database_files if Path(ref.name).suffix in unchanging]
-        missing = link_right(same, older, arrival, unchanging) if older else same
+        places = [*older, *begun]
+        missing = link_right(same, places, arrival, unchanging) if places else same
+        for copy in begun:
+            shutil.rmtree(copy, ignore_errors=True)
         here = {ref.name for ref in same} - {ref.name for ref in missing}
         self._brought -= sum(ref.size for ref in same if ref.name in here)
         wanted = [ref for ref in handle.database_files if ref.name not in here]

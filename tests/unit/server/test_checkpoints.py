@@ -98,6 +98,40 @@ def test_an_older_copy_that_is_damaged_is_not_used(op, drive, key, tmp_path, sma
         assert beside.read() == op.read()
 
 
+@only_rocksdb
+@pytest.mark.parametrize("next_", [1, 2])
+def test_what_a_fetch_had_brought_that_failed_is_not_fetched_again(
+    op, drive, key, tmp_path, small, monkeypatch, next_
+):
+    """A checkpoint may be gone before it is fetched; the one after it has most of its tables."""
+    op.checkpoint(1)
+    tables, arriving = [ref for ref in op.base.handles[0].files if ref.name.endswith(".sst")], ""
+    with RangeHost(tmp_path / "elsewhere", small) as other:
+        beside, fetch_all = drive(other, run="f1r1000000"), restore.fetch_all
+
+        def cut_short(store, _files, target):
+            nonlocal arriving
+            fetch_all(store, tables, target)
+            (target / tables[0].name).with_suffix(".torn").write_bytes(b"half")
+            arriving = target.name
+            raise CorruptState("object of a checkpoint is missing", "chk-1", "")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(restore, "fetch_all", cut_short)
+            with pytest.raises(CorruptState):
+                beside.open(op.base)
+        assert arriving
+        if next_ == 2:
+            op.epoch({key(5, 2): b"new"})
+            op.checkpoint(2)
+        result = beside.open_anew(op.base, run="f1r1000001")
+        whole = op.base.handles[0].bytes_total
+        assert result.bytes_restored <= whole - sum(ref.size for ref in tables)
+        assert beside.read() == op.read()
+        copies = tmp_path / "elsewhere" / "ranges" / op.spec.uid
+        assert [path.name for path in copies.glob("*/ckpt/*")] == [str(next_)]
+
+
 def skip_if_files_stay(small):
     if small.stored:
         pytest.skip("its files stay in the store: test_files_in_the_store.py")
