@@ -103,6 +103,21 @@ class RestorePointStatus(Report):
     completed_at: Moment | None = None
 
 
+class StandbyCounts(Report):
+    """What two drivers had counted at one time: since then is what they are compared by."""
+
+    rows: int = 0
+    """Input rows of the one that stands by."""
+    epoch: int = 0
+    """Its last one."""
+    old_rows: int = 0
+    """Input rows of the one that has the lineage."""
+    old_epoch: int = 0
+    """Its last one."""
+    rewinds: int = 0
+    """Of both together: after one rows are read again."""
+
+
 class StandbyStatus(Report):
     """A driver of the new version that runs beside the one of the old."""
 
@@ -112,8 +127,14 @@ class StandbyStatus(Report):
     """Of its pod, once that was seen."""
     tries: int = 0
     """How many before it lost their pods to the cluster."""
+    waits: int = 0
+    """How many before it ended because the store was away."""
+    not_before: Moment | None = None
+    """When its pod is made, after such an end."""
     caught_up_since: Moment | None = None
     """Since when it has kept up."""
+    counted: StandbyCounts | None = None
+    """What both had counted then; none where the other one did not answer."""
     message: str = ""
     """How far it is."""
 

@@ -134,7 +134,7 @@ class Attempts:
             ActionFailed: another object has the name.
             ClusterError: as for any write.
         """
-        body = disruption_budget(meta, effect.role, effect.least)
+        body = disruption_budget(meta, effect.role, effect.least, effect.attempt)
         if effect.least:
             await self._keep(body, meta)
             return

@@ -141,6 +141,7 @@ class SetDisruptionBudget:
 
     role: Literal["driver", "executor"]
     least: int  # pods that evictions leave; 0: there is no budget
+    attempt: int  # whose pods count: those that another driver has beside it do not
 
 
 Effect = (

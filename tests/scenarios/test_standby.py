@@ -6,7 +6,8 @@ from moorage_testing.world.scene import job
 pytestmark = pytest.mark.scenarios
 
 OLD, NEW, NEXT = (f"registry.example/clicks:{n}" for n in (1, 2, 3))
-WARM = {"image": NEW, "upgrade": {"strategy": "WarmStandby"}}
+OBSERVED = {"observeFor": "20s"}
+WARM = {"image": NEW, "upgrade": {"strategy": "WarmStandby", "standby": OBSERVED}}
 
 
 def image(world):
@@ -60,14 +61,8 @@ async def test_a_version_that_keeps_up_takes_over_with_the_driver_that_ran_besid
 
 
 async def test_the_old_version_runs_until_the_new_one_has_kept_up_for_as_long_as_asked(running):
-    running.edit(image=NEW, upgrade={"strategy": "WarmStandby", "standby": {"observeFor": "5m"}})
-
-    def keeps_up():
-        operation = running.status().operation
-        return operation is not None and operation.standby.caught_up_since is not None
-
-    await running.until(keeps_up)
-    await running.run(280)
+    running.edit(image=NEW, upgrade={"strategy": "WarmStandby"})
+    await kept_up(running, 55)
     assert image(running) == OLD
     await taken_over(running)
 
@@ -90,19 +85,83 @@ async def test_a_version_that_fails_beside_the_old_one_is_given_up_and_says_why(
 @pytest.mark.parametrize(
     ("habit", "value", "said"),
     [
-        ("standby_behind", True, "did not keep up within 5m"),
+        ("standby_behind", True, "did not keep up within 1m"),
         ("standby_bytes", 3 << 30, "maxStatePercent 200"),
-        ("standby_rate", 49.0, "minRatePercent 50"),
+        ("standby_rate", 40.0, "minRatePercent 50"),
     ],
 )
 async def test_a_version_that_does_worse_is_given_up(running, habit, value, said):
     setattr(running.drivers.habits, habit, value)
-    rules = {"strategy": "WarmStandby", "standby": {"catchUpTimeout": "5m"}}
+    rules = {"strategy": "WarmStandby", "standby": {"catchUpTimeout": "1m", **OBSERVED}}
     running.edit(image=NEW, upgrade=rules)
     await running.until(lambda: "StandbyFailed" in running.events(), 600)
     await running.run(30)
     untouched(running)
     assert said in running.status().condition("Reconciled").message
+
+
+async def kept_up(world, seconds):
+    """Run until the new version has kept up for so long."""
+
+    def keeps_up():
+        operation = world.status().operation
+        return operation is not None and operation.standby.caught_up_since is not None
+
+    await world.until(keeps_up)
+    await world.run(seconds)
+
+
+async def test_a_version_is_not_judged_by_a_moment_in_which_it_had_nothing_to_read(running):
+    running.edit(**WARM)
+    await kept_up(running, 16)
+    running.drivers.habits.standby_rate = 0.0
+    await running.run(6)
+    running.drivers.habits.standby_rate = 100.0
+    await taken_over(running)
+
+
+async def test_nor_by_a_moment_in_which_it_read_as_much_as_the_old_one(running):
+    running.drivers.habits.standby_rate = 30.0
+    running.edit(**WARM)
+    await kept_up(running, 16)
+    running.drivers.habits.standby_rate = 100.0
+    await running.until(lambda: "StandbyFailed" in running.events(), 60)
+    await running.run(30)
+    untouched(running)
+
+
+async def test_what_the_old_version_reads_again_after_a_rewind_is_not_asked_of_the_new_one(running):
+    running.edit(**WARM)
+    await kept_up(running, 16)
+    leader = running.driver()
+    leader.lose_executor()
+    leader.rows += 100_000
+    await taken_over(running)
+
+
+async def test_a_store_that_is_away_is_no_fault_of_the_version(running):
+    running.buckets.down = True
+    running.edit(**WARM)
+    await running.run(100)
+    assert "StandbyFailed" not in running.events()
+    operation = running.status().operation
+    assert operation.standby.waits > 1
+    assert "another one is made in" in running.status().condition("Reconciled").message
+    # Not one after the other for as long as it is away
+    assert operation.standby.attempt < 8
+    running.buckets.down = False
+    await taken_over(running)
+
+
+async def test_a_store_that_stays_away_longer_than_the_version_has_is_said(running):
+    rules = {"strategy": "WarmStandby", "standby": {"catchUpTimeout": "1m", **OBSERVED}}
+    running.buckets.down = True
+    running.edit(image=NEW, upgrade=rules)
+    await running.until(lambda: "StandbyFailed" in running.events(), 300)
+    running.buckets.down = False
+    await running.run(30)
+    untouched(running)
+    assert "did not keep up within 1m" in running.status().condition("Reconciled").message
 
 
 async def test_what_a_person_does_meanwhile_ends_it_and_the_old_version_runs_on(running):
@@ -185,7 +244,7 @@ async def test_an_operator_without_a_status_keeps_the_driver_that_has_the_lineag
 
 
 async def test_a_preflight_comes_first(running):
-    running.edit(image=NEW, upgrade={"strategy": "WarmStandby", "preflight": True})
+    running.edit(image=NEW, upgrade={**WARM["upgrade"], "preflight": True})
     await taken_over(running)
     told = running.events()
     assert told.index("PreflightPassed") < told.index("StandbyPromoted")

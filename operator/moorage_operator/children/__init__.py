@@ -87,8 +87,8 @@ def pod_monitor(meta: Meta, tls_secret: str = "") -> Object:
     }
 
 
-def disruption_budget(meta: Meta, role: str, least: int) -> Object:
-    """What keeps so many pods of a role from being evicted.
+def disruption_budget(meta: Meta, role: str, least: int, attempt: int) -> Object:
+    """What keeps so many pods of a role of an attempt from being evicted.
 
     A number that is left, and no share and no number that may go: those need an owner of the pods
     that says how many there are to be, and neither a job nor a driver's pod does. A pod that is
@@ -100,7 +100,7 @@ def disruption_budget(meta: Meta, role: str, least: int) -> Object:
         "metadata": _metadata(meta, f"{meta.name}-{role}"),
         "spec": {
             "minAvailable": least,
-            "selector": {"matchLabels": selector(meta.uid, role)},
+            "selector": {"matchLabels": selector(meta.uid, role, attempt)},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }

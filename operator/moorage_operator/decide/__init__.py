@@ -164,9 +164,10 @@ def _budgets(draft: Draft) -> None:
     wanted = rules.driver or at_once is not None
     if wanted or draft.status.reconciliation.disruption_budgets:
         draft.put_reconciliation(disruption_budgets=True)
-        draft.do(SetDisruptionBudget("driver", int(rules.driver)))
+        attempt = draft.attempt.number
+        draft.do(SetDisruptionBudget("driver", int(rules.driver), attempt))
         least = max(there - at_once, 0) if at_once is not None else 0
-        draft.do(SetDisruptionBudget("executor", least))
+        draft.do(SetDisruptionBudget("executor", least, attempt))
 
 
 def _say_blind(draft: Draft, pods: Unreadable) -> None:

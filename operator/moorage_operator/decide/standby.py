@@ -11,12 +11,13 @@ from typing import Literal, NamedTuple
 
 from moorage_api.driver import DriverState, RestoreOrder, StartOrder
 from moorage_api.lifecycle import Standby
-from moorage_api.status import OperationType, StandbyStatus
+from moorage_api.status import OperationType, StandbyCounts, StandbyStatus
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import trouble
 from moorage_operator.decide.operations import begin
 from moorage_operator.decide.phase import held_pod
 from moorage_operator.decide.preflight import refuse_version
+from moorage_operator.decide.recover import FailureKind, backoff, judge, kind_of
 from moorage_operator.decide.restore_point import place_of
 from moorage_operator.decide.specs import keep_revision, policy, running_spec
 from moorage_operator.decide.stop import aim
@@ -31,6 +32,8 @@ _IDLE = 0.9
 """A stream that is busy for no more of its time has nothing left to read."""
 _SLACK_BYTES = 64 << 20
 """What state may differ by in any case: small states are mostly overhead."""
+_EPOCHS = 3
+"""Of either driver, before one is said to take less than the other: rows come by the epoch."""
 
 
 class _Judged(NamedTuple):
@@ -92,6 +95,8 @@ def follow_standby(draft: Draft) -> None:
         limit = _rules(draft).catch_up_timeout
         why = draft.world.trouble or standby_text(draft)
         refuse_standby(draft, f"it did not keep up within {limit}: {why}")
+    elif pod is None and known.not_before is not None and not draft.reached(known.not_before):
+        draft.wake_at(known.not_before)
     elif pod is None:
         if lacks := lacks_beside(draft):
             _put(draft, message=lacks[:512])
@@ -133,20 +138,23 @@ def _put(draft: Draft, **changes: object) -> None:
         draft.put_operation(standby=known.model_copy(update=changes))
 
 
-def _number(draft: Draft, tries: int = 0) -> None:
+def _number(draft: Draft, **before: object) -> None:
     """Another driver, under a number that no other one has or will have."""
     known = [draft.attempt.number, draft.status.reconciliation.standby_attempt]
     number = max([*known, *(pod.attempt for pod in draft.drivers)]) + 1
     draft.put_reconciliation(standby_attempt=number)
-    draft.put_operation(standby=StandbyStatus(attempt=number, tries=tries))
+    draft.put_operation(standby=StandbyStatus(attempt=number).model_copy(update=before))
 
 
 def _ended(draft: Draft, pod: PodView) -> None:
-    said = pod.end
-    if pod.disrupted or pod.reason in ("Evicted", "Preempting", "Shutdown", "NodeLost"):
-        _again(draft, f"its pod {pod.name} was taken away: {pod.disrupted or pod.reason}")
-    elif said is not None and said.outcome == "Failed":
-        refuse_standby(draft, f"{said.message} (code {said.code})")
+    end = judge(pod)
+    kind = kind_of(end.reason)
+    if kind is FailureKind.STORE:
+        _wait(draft, end.message)
+    elif kind is FailureKind.INFRASTRUCTURE:
+        _again(draft, f"its pod {pod.name} was taken away: {end.message}")
+    elif end.outcome == "Failed":
+        refuse_standby(draft, end.message)
     else:
         how = pod.ended.reason if pod.ended is not None else pod.phase
         refuse_standby(draft, f"its driver {pod.name} ended without being told to: {how}")
@@ -160,32 +168,71 @@ def _again(draft: Draft, why: str) -> None:
     if known.tries + 1 >= _TRIES:
         refuse_standby(draft, why)
         return
-    _number(draft, known.tries + 1)
-    _put(draft, message=f"another one is made: {why}")
+    text = f"another one is made: {why}"
+    _number(draft, tries=known.tries + 1, waits=known.waits, message=text)
+
+
+def _wait(draft: Draft, why: str) -> None:
+    """The store is away, and the old version has it as well: until the step's time is over."""
+    known, spec = draft.operation.standby, policy(draft)
+    if known is None or spec is None:
+        return
+    wait = backoff(spec.failure_policy.backoff, known.waits, f"{draft.tag}-{known.attempt}")
+    text = f"another one is made in {wait.total_seconds():.0f} s: {why}"[:512]
+    at = draft.now + wait
+    _number(draft, tries=known.tries, waits=known.waits + 1, not_before=at, message=text)
 
 
 def _look(draft: Draft) -> None:
     report, rules = draft.world.standby_report, _rules(draft)
     if not isinstance(report, DriverState):
         why = f": {report.message}" if isinstance(report, Unreadable) else ""
-        _put(draft, caught_up_since=None, message=f"its driver does not answer yet{why}"[:512])
+        _behind(draft, f"its driver does not answer yet{why}"[:512])
         return
     judged = _keeps_up(draft, report)
     if judged.verdict != "Good":
-        _put(draft, caught_up_since=None, message=judged.text)
+        _behind(draft, judged.text)
         return
-    known = draft.operation.standby
-    since = (known.caught_up_since if known is not None else None) or draft.now
-    over = since + rules.observe_for.timedelta
-    _put(draft, caught_up_since=since, message=judged.text)
-    if not draft.reached(over):
-        draft.wake_at(over)
+    if not _observed(draft, report, judged, rules.observe_for.timedelta):
         return
     judged = _compared(draft, report, rules)
     if judged.verdict == "Worse":
         refuse_standby(draft, judged.text)
+    elif judged.verdict == "Behind":
+        _put(draft, message=judged.text)
     else:
         _stop_old(draft, judged.text)
+
+
+def _behind(draft: Draft, text: str) -> None:
+    _put(draft, caught_up_since=None, counted=None, message=text)
+
+
+def _observed(draft: Draft, report: DriverState, judged: _Judged, length: timedelta) -> bool:
+    """Whether it has kept up for so long, with both counted over that time."""
+    known, old = draft.operation.standby, draft.report
+    since = known.caught_up_since if known is not None else None
+    counted = known.counted if known is not None else None
+    now = _counts(report, old) if old is not None else None
+    # From now on, too, where one did not answer before, or has read rows again after a rewind.
+    again = now is not None and (counted is None or counted.rewinds != now.rewinds)
+    if since is None or again:
+        since, counted = draft.now, now
+    _put(draft, caught_up_since=since, counted=counted, message=judged.text)
+    if draft.reached(since + length):
+        return True
+    draft.wake_at(since + length)
+    return False
+
+
+def _counts(report: DriverState, old: DriverState) -> StandbyCounts:
+    return StandbyCounts(
+        rows=report.rows_total,
+        epoch=report.epoch,
+        old_rows=old.rows_total,
+        old_epoch=old.epoch,
+        rewinds=report.rewinds + old.rewinds,
+    )
 
 
 def _keeps_up(draft: Draft, report: DriverState) -> _Judged:
@@ -219,15 +266,33 @@ def _compared(draft: Draft, report: DriverState, rules: Standby) -> _Judged:
             f"its state has {report.state_bytes} bytes, and the old version's {old.state_bytes}: "
             f"more than upgrade.standby.maxStatePercent {rules.max_state_percent} allows",
         )
-    least = old.rows_per_second * rules.min_rate_percent / 100
-    if report.rows_per_second < least:
-        return _Judged(
-            "Worse",
-            f"it takes {report.rows_per_second:.0f} input rows a second, and the old version "
-            f"{old.rows_per_second:.0f}: less than upgrade.standby.minRatePercent "
-            f"{rules.min_rate_percent} asks for",
-        )
-    return _Judged("Good", f"it takes {report.rows_per_second:.0f} input rows a second")
+    return _compared_rates(draft, report, old, rules.min_rate_percent)
+
+
+def _compared_rates(draft: Draft, report: DriverState, old: DriverState, percent: int) -> _Judged:
+    """Over all the time that it has kept up: for a moment either may have nothing to read."""
+    known = draft.operation.standby
+    if known is None or known.counted is None or known.caught_up_since is None:
+        return _Judged("Behind", "it keeps up, and is not compared yet")
+    seconds = max((draft.now - known.caught_up_since).total_seconds(), 1.0)
+    began, now = known.counted, _counts(report, old)
+    rows, old_rows = now.rows - began.rows, now.old_rows - began.old_rows
+    epochs = now.epoch - began.epoch
+    # Its epoch under way counts for nothing yet, and may be as large as those before.
+    most = rows * (epochs + 1) / max(epochs, 1)
+    if most >= old_rows * percent / 100:
+        return _Judged("Good", f"it takes {rows / seconds:.0f} input rows a second")
+    if old.busy_ratio > _IDLE:
+        return _Judged("Behind", "it keeps up, and is compared once the old version does as well")
+    if min(epochs, now.old_epoch - began.old_epoch) < _EPOCHS:
+        text = f"it keeps up, and is compared once both have had {_EPOCHS} epochs meanwhile"
+        return _Judged("Behind", text)
+    return _Judged(
+        "Worse",
+        f"it took {rows / seconds:.0f} input rows a second for {seconds:.0f} s, and the old "
+        f"version {old_rows / seconds:.0f}: less than upgrade.standby.minRatePercent {percent} "
+        f"asks for",
+    )
 
 
 def _stop_old(draft: Draft, text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from moorage_api.driver import CheckpointSummary, DriverState
 from moorage_api.status import ExecutorStatus, JobStatus, JobView, ScalingStatus
-from moorage_operator.children.names import JOB_UID_LABEL, ROLE_LABEL
+from moorage_operator.children.names import selector
 from moorage_operator.decide.draft import Draft, began_running, here, later
 from moorage_operator.decide.health import has_run_in, lag_grows
 from moorage_operator.decide.specs import note_stable, policy, running_spec
@@ -192,7 +192,8 @@ def _scaling(draft: Draft, report: DriverState) -> ScalingStatus:
 
 
 def _selector(draft: Draft) -> str:
-    return f"{JOB_UID_LABEL}={draft.meta.uid},{ROLE_LABEL}=executor"
+    found = selector(draft.meta.uid, "executor", draft.attempt.number)
+    return ",".join(f"{label}={value}" for label, value in found.items())
 
 
 def _failure_window(draft: Draft) -> timedelta:

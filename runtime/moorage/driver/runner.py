@@ -42,6 +42,7 @@ from moorage.driver.restore_point import (
     check_settings,
     choose,
 )
+from moorage.driver.rewinds import Rewinds, choose_beside, counted, pause_before_next, poll
 from moorage.driver.run_status import RunStatus, run_status
 from moorage.driver.savepoints import KnownSavepoints
 from moorage.driver.session import spare_byte_counts
@@ -52,7 +53,6 @@ from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.engine.plan import EpochPlanner
-from moorage.engine.range_access import ExecutorLost
 from moorage.engine.task_failures import UserFunctionError
 from moorage_api import StatefulSparkJob
 from moorage_state.coordinator import CompletedCheckpointStore, JobEnd
@@ -61,7 +61,6 @@ from moorage_state.errors import (
     CorruptState,
     Fenced,
     LocalDiskError,
-    MoorageError,
     Retryable,
     StaleLease,
     UserError,
@@ -71,10 +70,6 @@ from moorage_state.errors import (
 from moorage_state.snapshots import CheckpointStore, Entry, LogWriter, checkpoint_path
 
 _REWIND = (VersionGone, VersionMismatch, StaleLease, Retryable)
-_MAX_REWINDS = 3
-_FIRST_PAUSE_SECONDS = 5.0
-_LONGEST_PAUSE_SECONDS = 300.0
-_POLL_SECONDS = 0.25
 
 
 def run_job(
@@ -233,7 +228,7 @@ def _standing_by(
     with _warm(settings, options, standby.lineage, reporter) as warm:
         with _context(settings, options, standby.log(), store, reporter, warm, standby) as context:
             # Once more: of those that were there before Spark was, the job may have let go.
-            outcome, _ = _drive(context, standby.choose())
+            outcome, _ = _drive(context, choose_beside(context, standby, choice))
         if outcome is not RunOutcome.PROMOTED:
             raise StoppedWaiting
         reporter.standby(stands_by=False)
@@ -310,7 +305,7 @@ def _drive(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRu
 
 def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun | None]:
     """Run after run until one ends well: one that loses its local state is followed by another."""
-    rewinds = _Rewinds()
+    rewinds = Rewinds()
     damaged: dict[int, CorruptState] = {}
     number = 0 if context.standby is None else FIRST_RUN
     must_restore = context.settings.restore.mode == "Path"
@@ -330,7 +325,8 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun
                 return RunOutcome.STOPPED, run
             # It ended with a checkpoint and has lost nothing: no rewind that counts.
             context.reporter.message(str(move))
-            rewinds, choice = _Rewinds(), _choose_again(context, damaged, StoppedWaiting())
+            rewinds = Rewinds()
+            choice = _choose_again(context, choice, damaged, StoppedWaiting())
         # Not any CorruptState: where output is damaged, an older checkpoint would publish it twice.
         except RestorePointCorrupt as error:
             # What runs already is damaged here and not in the store; what a person chose stays.
@@ -338,10 +334,10 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun
                 raise
             choice = _undamaged(context, choice, damaged, error)
         except _REWIND as error:
-            rewinds = _counted(context, rewinds, run, error)
-            _wait(context, rewinds, error)
+            rewinds = counted(context, rewinds, run, error)
+            pause_before_next(context, rewinds, error)
             if run is not None:  # else the choice was not followed yet: the same once more
-                choice = _choose_again(context, damaged, error)
+                choice = _choose_again(context, choice, damaged, error)
         completed = run is not None and run.checkpointer.last is not None
         must_restore = must_restore or completed or context.completed.latest is not None
         number, context = number + 1, resized(context)
@@ -362,75 +358,10 @@ def _undamaged(
     context.reporter.message(str(error))
     if choice.manifest is not None and not choice.address:
         damaged[choice.manifest.checkpoint_id] = error
-    other = _choose_again(context, damaged, error)
-    if other.path == choice.path:
+    other = _choose_again(context, choice, damaged, error)
+    if other.path == choice.path and other is not choice:  # else none is wanted any more
         raise error
     return other
-
-
-@dataclass(frozen=True, slots=True)
-class _Rewinds:
-    """Rewinds since a checkpoint was completed: by lost executors, and for other reasons."""
-
-    losses: int = 0
-    others: int = 0
-
-    @property
-    def pause(self) -> float:
-        """Seconds until the next run: none at first, then twice as many with each loss."""
-        late = self.losses - _MAX_REWINDS
-        if late <= 0:
-            return 0.0
-        return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * (1 << (late - 1)))
-
-
-def _counted(
-    context: DriverContext, before: _Rewinds, run: StreamRun | None, error: MoorageError
-) -> _Rewinds:
-    """The rewinds in a row that came to nothing, with this one; raises it where it ends the job."""
-    if context.stop.is_set():
-        # No time for another run, whose end would hide that something was not saved.
-        raise error
-    lost = isinstance(error, ExecutorLost)
-    if run is not None and run.checkpointer.last is not None:
-        return _Rewinds(losses=0, others=0 if lost else 1)
-    if lost:
-        # Spark counts those that go, and ends by itself when they are too many.
-        return replace(before, losses=before.losses + 1)
-    if before.others >= _MAX_REWINDS:
-        raise error
-    return replace(before, others=before.others + 1)
-
-
-def _wait(context: DriverContext, rewinds: _Rewinds, error: MoorageError) -> None:
-    """Tell of a rewind and wait until the next run may begin. Raises as `_poll`."""
-    pause, text = rewinds.pause, f"{_goal(context)}: {error}"
-    if pause:
-        text = (
-            f"executors were lost {rewinds.losses} times without a checkpoint in between: the next "
-            f"run begins in {pause:.0f} s; see why they go, or take checkpoints more often: {error}"
-        )
-    context.reporter.phase("rewinding", text)
-    while pause > 0:
-        if context.standby is not None and context.standby.is_over(context.requests):
-            return  # the job stands still until it leads
-        _poll(context, error)
-        pause -= _POLL_SECONDS
-
-
-def _goal(context: DriverContext) -> str:
-    """What the next run begins with, in words."""
-    if context.settings.changelog is None:
-        return "going back to the last checkpoint"
-    return "going on from the last epoch that is committed for good"
-
-
-def _poll(context: DriverContext, error: Exception) -> None:
-    """Wait a moment between two runs; raises why there is none, if the job is to stop."""
-    if context.requests.stop_at_once is not None:
-        raise StoppedWaiting
-    if context.stop.wait(_POLL_SECONDS):
-        raise error
 
 
 class RunRefused(UserFunctionError):
@@ -469,14 +400,21 @@ def _needing(directories: Sequence[Path]) -> Iterator[None]:
 
 
 def _choose_again(
-    context: DriverContext, damaged: Mapping[int, CorruptState], error: Exception
+    context: DriverContext,
+    before: Choice,
+    damaged: Mapping[int, CorruptState],
+    error: Exception,
 ) -> Choice:
-    """The restore point of the next run; what a person chose was followed. Raises as `_poll`."""
+    """The restore point of the next run; what a person chose was followed. Raises as `_poll`.
+
+    Args:
+        before: that of the run before.
+    """
     if context.standby is not None:
-        return context.standby.choose(damaged)
+        return choose_beside(context, context.standby, before, damaged)
     # A retirement that the run before began may be about to delete what would be chosen.
     while context.housekeeper.retires:
-        _poll(context, error)
+        poll(context, error)
     context.writer.settle()
     context.writer.refresh()
     policy = replace(context.settings.restore, mode="Latest", explicit=False)

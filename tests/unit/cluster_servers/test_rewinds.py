@@ -13,7 +13,7 @@ from moorage.driver.requests import Requests, StopRequest
 from moorage.driver.types import JobProgress, RunOutcome
 from moorage.engine.range_access import ExecutorLost
 from moorage.engine.task_failures import SparkEnded
-from moorage_state.errors import VersionGone
+from moorage_state.errors import StoreUnavailable, VersionGone
 
 LOST, GONE = ExecutorLost("executor=1"), VersionGone("a delta")
 
@@ -40,7 +40,7 @@ def waits():
 def drive(monkeypatch):
     """`drive(*ends)`: runs end in this way, one after the other, with or without a checkpoint."""
 
-    def go(*ends, stop=None, requests=None, asked=None):
+    def go(*ends, stop=None, requests=None, asked=None, standby=None):
         left, asked = list(ends), [] if asked is None else asked
 
         class Run:
@@ -62,11 +62,12 @@ def drive(monkeypatch):
         reporter: Any = SimpleNamespace(
             message=told.append, phase=lambda phase, message="": told.extend([phase, message])
         )
-        monkeypatch.setattr(runner, "_choose_again", lambda *_: choice)
+        if standby is None:
+            monkeypatch.setattr(runner, "_choose_again", lambda *_: choice)
         reporter.progress = JobProgress()
         requests = requests or Requests()
         context: Any = SimpleNamespace(
-            standby=None,
+            standby=standby,
             reporter=reporter,
             stop=stop or threading.Event(),
             requests=requests,
@@ -125,6 +126,46 @@ def test_after_a_checkpoint_lost_executors_are_made_good_at_once_again(drive, wa
 def test_what_is_no_loss_of_executors_ends_a_job_that_makes_no_progress(drive):
     with pytest.raises(VersionGone, match="a delta"):
         drive(*[(LOST, None)] * 3, *[(GONE, None)] * 4)
+
+
+class Beside:
+    """What is stood by for; its store is away for so many looks, and then others want to lead."""
+
+    def __init__(self, away, over=99):
+        self.away, self.over, self.looks = away, over, 0
+
+    def choose(self, _damaged):
+        self.looks += 1
+        if self.looks <= self.away:
+            raise StoreUnavailable("no answer")
+        return SimpleNamespace(manifest=None, explicit=False, path="", address="")
+
+    def is_over(self, _requests):
+        return self.looks >= self.over
+
+
+def test_one_that_stands_by_is_tried_for_as_long_as_who_made_it_says(drive, waits):
+    ends = [(GONE, None)] * 6
+    outcome, _, told = drive(
+        *ends, (RunOutcome.STOPPED, None), stop=waits.event(), standby=Beside(away=0)
+    )
+    assert outcome is RunOutcome.STOPPED
+    assert pauses(told) == [5, 10, 20]
+    assert "executors" not in "".join(told)
+
+
+def test_one_that_stands_by_waits_for_a_store_that_is_away(drive, waits):
+    standby = Beside(away=3)
+    drive((GONE, None), (RunOutcome.STOPPED, None), stop=waits.event(), standby=standby)
+    assert (standby.looks, sum(waits)) == (4, 15.0)
+
+
+def test_one_that_is_to_lead_meanwhile_does_not_wait(drive, waits):
+    standby = Beside(away=9, over=2)
+    outcome, _, told = drive((GONE, None), stop=waits.event(), standby=standby)
+    assert outcome is RunOutcome.PROMOTED
+    assert (standby.looks, sum(waits)) == (2, 5.0)
+    assert "waiting for the store: no answer" in told
 
 
 def test_a_job_that_is_told_to_stop_in_such_a_wait_ends(drive, waits):

@@ -11,7 +11,7 @@ from moorage_testing.manifests import checkpoint_manifest
 from msgspec.structs import replace
 
 from moorage.api.sinks import SinkRestore, StageId
-from moorage.driver import runner
+from moorage.driver import rewinds
 from moorage.driver.request_handler import let_go
 from moorage.driver.requests import (
     CheckpointRequest,
@@ -188,13 +188,13 @@ def test_what_lies_in_the_store_stays_whatever_it_is_told_to_do_at_its_end(stand
 
 def test_it_is_heard_in_the_pause_after_lost_executors(standing_by, monkeypatch):
     polled = []
-    monkeypatch.setattr(runner, "_poll", lambda *_args: polled.append(1))
+    monkeypatch.setattr(rewinds, "poll", lambda *_args: polled.append(1))
     context = standing_by.run._c
-    lost: Any = SimpleNamespace(pause=300.0, losses=9)
+    lost: Any = SimpleNamespace(pause=300.0, losses=9, others=0)
     context.settings.changelog = None
     request = PromoteRequest()
     context.requests.put(request)
-    runner._wait(context, lost, ExecutorLost("an executor is lost"))
+    rewinds.pause_before_next(context, lost, ExecutorLost("an executor is lost"))
     assert not polled
     assert request.state == "Running"
 

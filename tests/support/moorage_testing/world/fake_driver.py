@@ -70,6 +70,7 @@ class FakeDriver(LineageKeeper):
     rewinds: int = 0
     standby: bool = False
     sinks: tuple[SinkView, ...] | None = None
+    rows: float = 0.0
 
     def __post_init__(self) -> None:
         self.standby = self.order.standby
@@ -80,6 +81,11 @@ class FakeDriver(LineageKeeper):
     def alive(self) -> bool:
         """Whether the process runs."""
         return self.end is None and self.exit_code == 0
+
+    @property
+    def rate(self) -> float:
+        """Rows that it takes in a second."""
+        return self.habits.standby_rate if self.standby else 100.0
 
     def lose_executor(self) -> None:
         """An executor is gone, and the stream begins anew from the newest checkpoint."""
@@ -94,7 +100,8 @@ class FakeDriver(LineageKeeper):
             phase=self.phase,
             standby=self.standby,
             busy_ratio=1.0 if self.standby and self.habits.standby_behind else 0.5,
-            rows_per_second=self.habits.standby_rate if self.standby else 100.0,
+            rows_total=round(self.rows),
+            rows_per_second=self.rate,
             state_bytes=self.habits.standby_bytes if self.standby else 1 << 30,
             lineage=self.writer.lineage if self.writer else "",
             fence=self.writer.fence if self.writer else 0,
@@ -227,6 +234,7 @@ class FakeDriver(LineageKeeper):
         while self.last_epoch_at + step <= now:
             self.last_epoch_at += step
             self.epoch += 1
+            self.rows += self.rate * self.habits.epoch
             if self.habits.finish_at and self.epoch >= self.habits.finish_at:
                 self._checkpoint(now)
                 if self.alive:
