@@ -226,7 +226,7 @@ class Trial(Report):
     attempt: int = 0
     """The first one."""
     elsewhere: bool = False
-    """Whether it began from anything else than the version before had come to."""
+    """Whether one of those on trial began from anything else than the one before had come to."""
     checkpoint_id: int = 0
     """The newest checkpoint of the version before."""
     restore_point: RestorePointStatus

@@ -115,6 +115,25 @@ async def test_once_output_was_published_a_person_decides(stable):
     assert image(stable) == OLD
 
 
+async def test_after_a_restore_it_is_said_that_going_back_leaves_what_was_restored(stable):
+    at = stable.status().snapshots.last_checkpoint
+    old = await published(stable)
+    stopped = stable.drivers.restored[-1].epoch
+    stable.edit(restore={"mode": "Path", "path": at.path, "nonce": 1})
+    await stable.until(lambda: stable.drivers.restored[-1].path == at.path)
+    await stable.until(lambda: stable.is_running() and stable.report().completed_checkpoints > 1)
+    await crashing(stable, 420)
+    blocked = stable.status().condition("Stable")
+    assert (blocked.status, blocked.reason) == ("False", "RollbackBlocked")
+    assert "what was restored since is left" in blocked.message
+    assert "it goes on from before the upgrade" not in blocked.message
+    assert "RollbackStarted" not in stable.events()
+    stable.annotate(rollback=old)
+    await crashing(stable, 60)
+    await stable.until(lambda: image(stable) == OLD and stable.is_running())
+    assert stable.drivers.restored[-1].epoch == stopped > at.epoch
+
+
 async def test_a_version_that_becomes_stable_stays(stable):
     stable.edit(image=BAD)
     await stable.run(900)

@@ -55,9 +55,10 @@ def note_start(draft: Draft, revision: str, number: int, point: RestorePointStat
         unsaid = done.trial.unsaid
         if revision not in unsaid and revision != before:
             unsaid = (*unsaid, revision)
-        trial = done.trial.model_copy(
-            update={"revision": revision, "since": since, "unsaid": unsaid}
-        )
+        update = {"revision": revision, "since": since, "unsaid": unsaid}
+        if point.mode == "Empty" or is_by_spec(point):
+            update["elsewhere"] = True  # a person went somewhere else meanwhile
+        trial = done.trial.model_copy(update=update)
         draft.put_reconciliation(trial=trial)
 
 
@@ -190,6 +191,12 @@ def hindrance(draft: Draft) -> str:
         back = f"{back} (take the annotation off first, as its value was followed before)"
     published = _published(draft, trial)
     kept = _kept_output(draft, trial) if published else None
+    if kept is not None and trial.elsewhere:
+        return (
+            f"output was published since the upgrade (checkpoint {published}){kept}, and the job "
+            f"began from another point than the version before had come to; correct the new "
+            f"version, or go back to where that stopped by {back}: what was restored since is left"
+        )
     if kept is not None:
         return (
             f"output was published since the upgrade (checkpoint {published}){kept}; correct the "

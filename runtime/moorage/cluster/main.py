@@ -123,7 +123,7 @@ class DriverProcess:
 
     Args:
         leave: ends the process with a status, whatever still runs in it.
-        begun: called once, when the first run has begun.
+        begun: called when the first run has begun, and the first one that leads after standing by.
     """
 
     def __init__(
@@ -140,7 +140,8 @@ class DriverProcess:
         begun: Callable[[], object] = lambda: None,
     ) -> None:
         self._teardown = teardown
-        self._tell_begun: Callable[[], object] | None = begun
+        self._begun = begun
+        self._tell_begun = True
         self._mounted = mounted
         self._places = places
         self._termination = termination
@@ -247,9 +248,11 @@ class DriverProcess:
         self._history(progress)
         if progress.phase != before.phase:
             _log.info("phase: phase=%s epoch=%d", progress.phase, progress.epoch)
-        if progress.phase == "running" and self._tell_begun is not None:
-            tell, self._tell_begun = self._tell_begun, None
-            tell()
+        if before.standby and not progress.standby:
+            self._tell_begun = True
+        if progress.phase == "running" and self._tell_begun:
+            self._tell_begun = False
+            self._begun()
         if progress.message and progress.message != before.message:
             _log.info("%s", progress.message)
         if progress.last_checkpoint != before.last_checkpoint and progress.last_checkpoint:
@@ -427,8 +430,10 @@ def _attempted(
 def spare_collector() -> None:
     """Have garbage looked for in what comes from now on: what was imported stays.
 
-    A look at all that a driver imports holds up epochs and look-ups for a tenth of a second.
+    A look at all that a driver imports holds up epochs and look-ups for a tenth of a second. Of one
+    that stood by, the run that it did beside goes.
     """
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
 

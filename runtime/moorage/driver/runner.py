@@ -222,17 +222,31 @@ def _standing_by(
         )
     standby = Standby(settings)
     choice = standby.choose()
-    store, entries = standby.look()
+    _, entries = standby.look()
     settings = _fitted(settings, entries, choice, reporter)
     options = replace(options, lookups=None)
     with _warm(settings, options, standby.lineage, reporter) as warm:
-        with _context(settings, options, standby.log(), store, reporter, warm, standby) as context:
-            # Once more: of those that were there before Spark was, the job may have let go.
-            outcome, _ = _drive(context, choose_beside(context, standby, choice))
-        if outcome is not RunOutcome.PROMOTED:
-            raise StoppedWaiting
+        _run_beside(settings, options, reporter, warm, standby, choice)
+        del choice, entries  # the job may run on for a year
         reporter.standby(stands_by=False)
         yield replace(warm, standby=standby)
+
+
+def _run_beside(
+    settings: JobSettings,
+    options: RunOptions,
+    reporter: Reporter,
+    warm: _Warm,
+    standby: Standby,
+    choice: Choice,
+) -> None:
+    """Run until the driver is to lead; nothing of it is left then. Raises as `_standing_by`."""
+    store, _ = standby.look()
+    with _context(settings, options, standby.log(), store, reporter, warm, standby) as context:
+        # Once more: of those that were there before Spark was, the job may have let go.
+        outcome, _ = _drive(context, choose_beside(context, standby, choice))
+    if outcome is not RunOutcome.PROMOTED:
+        raise StoppedWaiting
 
 
 def _listen(

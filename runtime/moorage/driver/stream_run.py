@@ -114,6 +114,25 @@ class _Halted(Exception):
     """A micro-batch came after the run was told to end; Spark must not count it as done."""
 
 
+class _Callback:
+    """What Spark calls with a batch.
+
+    Its process holds it for long after its query has ended: not the run as well.
+    """
+
+    def __init__(self, to: Callable[[DataFrame, int], None]) -> None:
+        self._to: Callable[[DataFrame, int], None] | None = to
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        if self._to is None:
+            raise _Halted
+        self._to(frame, batch_id)
+
+    def let_go(self) -> None:
+        """The query has ended."""
+        self._to = None
+
+
 class StreamRun:
     """One run; used once.
 
@@ -162,6 +181,7 @@ class StreamRun:
             tell_lag=context.reporter.lag,
         )
         self._query: StreamingQuery | None = None
+        self._callback = _Callback(self._on_batch)
 
     @property
     def checkpointer(self) -> Checkpointer | NoCheckpoints:
@@ -278,7 +298,7 @@ class StreamRun:
     def _start_query(self) -> StreamingQuery:
         settings = self._c.settings
         name = f"{settings.name}-{self._run}"
-        query = start_query(self._c.graph, settings, name, self._spark_dir, self._on_batch)
+        query = start_query(self._c.graph, settings, name, self._spark_dir, self._callback)
         if self._query_id is not None and query.id != self._query_id:
             query.stop()
             raise Bug(
@@ -522,6 +542,7 @@ class StreamRun:
         self._halted = True
         if self._query is not None:
             end(self._query)
+        self._callback.let_go()
 
 
 def _checkpointer(context: DriverContext, run: int, choice: Choice) -> Checkpointer | NoCheckpoints:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from http.client import HTTPConnection
@@ -20,7 +22,7 @@ import yaml
 from moorage_testing.jobs import wait_until
 
 from moorage.cluster import main
-from moorage.cluster.main import DriverProcess, FenceWatch
+from moorage.cluster.main import DriverProcess, FenceWatch, spare_collector
 from moorage.cluster.orders import read_orders
 from moorage.cluster.termination import Termination
 from moorage.driver.refusals import AdoptRequired, RestorePointCorrupt, RestorePointNotFound
@@ -142,6 +144,38 @@ def test_a_finished_job_says_what_it_did(attempt):
     assert end.message == "checkpoints of the ended job could not be deleted"
     assert end.last_checkpoint is not None
     assert end.last_checkpoint.path == "s3://state/clicks/chk-7"
+
+
+def test_what_a_driver_did_beside_another_goes_when_it_leads():
+    class Run:
+        def __init__(self) -> None:
+            self.itself = self
+
+    run = Run()
+    left = weakref.ref(run)
+    try:
+        spare_collector()
+        del run
+        gc.collect()
+        assert left() is not None  # it was spared
+        spare_collector()
+        assert left() is None
+    finally:
+        gc.unfreeze()
+
+
+def test_it_hears_once_more_that_the_job_has_begun_when_it_leads(attempt):
+    told: list[str] = []
+
+    def play(_options: RunOptions, listen: Callable[[JobProgress], None]) -> RunResult:
+        for standby, phase in ((True, "running"), (False, "starting"), (False, "running")):
+            for epoch in (1, 2):
+                listen(JobProgress(phase=phase, standby=standby, epoch=epoch))
+            told.append(phase)
+        return DONE
+
+    assert attempt(play, begun=lambda: told.append("begun")).status() == 0
+    assert told == ["begun", "running", "starting", "begun", "running"]
 
 
 def test_it_hears_once_that_the_job_has_begun(attempt):

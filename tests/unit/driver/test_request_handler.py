@@ -228,6 +228,7 @@ class Running:
             run._c, run._checkpointer, run._boundary, run._last_checkpoint
         )
         run._start_query = lambda: self.query
+        run._callback = SimpleNamespace(let_go=lambda: None)
         self.run: StreamRun = run
 
     def drive(self) -> RunOutcome:

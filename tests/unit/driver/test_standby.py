@@ -1,8 +1,12 @@
 """A driver that stands by: what it begins from, what it keeps to itself, and how that ends."""
 
+import gc
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -11,7 +15,8 @@ from moorage_testing.manifests import checkpoint_manifest
 from msgspec.structs import replace
 
 from moorage.api.sinks import SinkRestore, StageId
-from moorage.driver import rewinds
+from moorage.driver import rewinds, runner
+from moorage.driver.reporter import Reporter
 from moorage.driver.request_handler import let_go
 from moorage.driver.requests import (
     CheckpointRequest,
@@ -24,7 +29,8 @@ from moorage.driver.requests import (
 )
 from moorage.driver.runner import run_job
 from moorage.driver.standby import FIRST_RUN, HeldSink, NoCheckpoints, Standby, StandbyRefused
-from moorage.driver.types import Orders, RunOptions
+from moorage.driver.stream_run import _Callback, _Halted
+from moorage.driver.types import Orders, RunOptions, RunOutcome
 from moorage.engine.range_access import ExecutorLost
 from moorage_state.errors import Fenced, UserError
 from moorage_state.server.local_files import run_order
@@ -107,6 +113,43 @@ def test_a_job_whose_input_ends_is_refused_before_anything_is_started(tmp_path):
     job = job_of(tmp_path, {}, bounded=True)
     with pytest.raises(StandbyRefused, match=r"spec\.bounded=true"):
         run_job(job, tmp_path, RunOptions(orders=BESIDE), lambda _: None)
+
+
+def test_nothing_of_what_it_ran_beside_is_held_for_as_long_as_it_leads(leader, monkeypatch):
+    lefts: list[Any] = []
+
+    @contextmanager
+    def context(*_args: Any) -> Iterator[Any]:
+        made = Left()
+        lefts.append(weakref.ref(made))
+        yield made
+
+    @contextmanager
+    def warm(*_args: Any) -> Iterator[Any]:
+        nothing: Any = None
+        yield runner._Warm(nothing, nothing, nothing)
+
+    monkeypatch.setattr(runner, "_context", context)
+    monkeypatch.setattr(runner, "_warm", warm)
+    monkeypatch.setattr(runner, "_drive", lambda *_: (RunOutcome.PROMOTED, None))
+    reporter = Reporter(lambda _: None)
+    with runner._standing_by(leader[2], RunOptions(orders=BESIDE), reporter) as found:
+        gc.collect()
+        assert found.standby is not None
+        assert [left() for left in lefts] == [None]
+
+
+class Left:
+    """Something that a weak reference may be made to."""
+
+
+def test_sparks_process_holds_no_run_that_has_ended(standing_by):
+    run = standing_by.run
+    callback = run._callback = _Callback(run._on_batch)
+    standing_by.ask(PromoteRequest())
+    standing_by.drive()
+    with pytest.raises(_Halted):
+        callback(cast("Any", None), 1)
 
 
 def test_rows_go_nowhere():
