@@ -20,7 +20,9 @@ from moorage_api.driver import (
 )
 from moorage_api.model import Items, RawMapping
 
-STATUS_FORMAT = 1
+STATUS_FORMAT = 2
+"""The newest that is read here; what is written is the least that says it all, see `needed_format`.
+"""
 
 Phase = Literal[
     "Created",
@@ -189,6 +191,8 @@ class AttemptStatus(Report):
     """The lineage that it was allowed to take over."""
     driver_pod: str = ""
     driver_uid: str = ""
+    stood_by: bool = False
+    """Whether it ran beside another one before it became the attempt: it must be told to lead."""
     started_at: Moment | None = None
     running_since: Moment | None = None
     """On the operator's clock, whatever the driver's says."""
@@ -470,7 +474,7 @@ class Leaving(Report):
 class JobStatus(Report):
     """`.status` of a StatefulSparkJob."""
 
-    format: int = STATUS_FORMAT
+    format: int = 1
     observed_generation: int = 0
     phase: Phase | str = "Created"
     message: str = ""
@@ -510,6 +514,18 @@ class JobStatus(Report):
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type."""
         return next((c for c in self.conditions if c.type == kind), None)
+
+
+def needed_format(status: JobStatus) -> int:
+    """The least number whose readers know what to do about this status.
+
+    2 while a driver stands by, or is the attempt and was not seen to lead yet: who does not know
+    that takes a pod away, or waits for ever for a stream that nobody tells to run.
+    """
+    operation, attempt = status.operation, status.attempt
+    beside = operation is not None and operation.step == "Standby"
+    led = attempt.running_since is not None or bool(attempt.outcome)
+    return 2 if beside or (attempt.stood_by and not led) else 1
 
 
 def read_status(raw: dict[str, Any] | None) -> JobStatus:

@@ -52,7 +52,14 @@ from moorage_operator.ports import (
     Ref,
     WallClock,
 )
-from moorage_operator.recorder import Teller, Written, label, pruned, write_status
+from moorage_operator.recorder import (
+    Teller,
+    Written,
+    label,
+    pruned,
+    write_condition,
+    write_status,
+)
 from moorage_operator.shards import Ownership, Tenure, is_known, lead, operator_of
 from moorage_operator.snapshots import is_final, is_in_order
 from moorage_operator.tokens import Authorities, Tokens
@@ -422,11 +429,15 @@ class Reconciler:
         return await self._finish(body, memory, subject, plan, written)
 
     async def _hands_off(self, body: Object, memory: Memory, world: JobWorld, plan: Plan) -> Pass:
-        """Write nothing: a status that this operator cannot read whole would lose parts."""
+        """Write that it is so: of a status that this operator cannot read parts would go."""
+        written = Written.UNCHANGED
+        if plan.held is not None:
+            done, body = await write_condition(self._cluster, body, plan.held)
+            written = Written.WRITTEN if done else written
         # The one thing to do is to let the object go.
         effects = tuple(e for e in plan.effects if e == SetFinalizer(present=False))
         only, subject = replace(plan, effects=effects), Subject.of_job(body, world, plan)
-        return await self._finish(body, memory, subject, only, Written.UNCHANGED)
+        return await self._finish(body, memory, subject, only, written)
 
     async def _snapshot(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
         _, _, left_alone = read_snapshot(body)

@@ -69,7 +69,7 @@ def read_job_spec(body: Object) -> tuple[JobSpec | None, tuple[Problem, ...]]:
 def read_job_status(body: Object) -> tuple[JobStatus, str]:
     """The status, and why this operator must leave the object alone; empty if it need not."""
     raw = body.get("status") or {}
-    newer = _newer(raw)
+    newer = _newer(body)
     if newer:
         return JobStatus(), newer
     try:
@@ -80,7 +80,7 @@ def read_job_status(body: Object) -> tuple[JobStatus, str]:
 
 def is_newer(body: Object) -> bool:
     """Whether a newer operator wrote the object's status."""
-    return bool(_newer(body.get("status") or {}))
+    return bool(_newer(body))
 
 
 def read_snapshot(body: Object) -> tuple[SnapshotView | None, tuple[Problem, ...], str]:
@@ -90,7 +90,7 @@ def read_snapshot(body: Object) -> tuple[SnapshotView | None, tuple[Problem, ...
     there is none only if the status must be left alone.
     """
     raw = body.get("status") or {}
-    trouble = _newer(raw)
+    trouble = _newer(body)
     try:
         status = SnapshotStatus() if trouble else SnapshotStatus.model_validate(raw)
     except ValidationError as error:
@@ -138,12 +138,13 @@ def job_name_of(spec: dict[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _newer(raw: dict[str, Any]) -> str:
-    number = raw.get("format", STATUS_FORMAT)
-    if isinstance(number, int) and number <= STATUS_FORMAT:
+def _newer(body: Object) -> str:
+    known = STATUS_FORMAT if body["kind"] == "StatefulSparkJob" else _SNAPSHOT_FORMAT
+    number = (body.get("status") or {}).get("format", known)
+    if isinstance(number, int) and number <= known:
         return ""
     return (
-        f"the status has format {number} and this operator knows up to {STATUS_FORMAT}; "
+        f"the status has format {number} and this operator knows up to {known}; "
         "install the operator that wrote it, or a newer one"
     )
 
@@ -156,6 +157,7 @@ def _garbled(error: ValidationError) -> str:
     )
 
 
+_SNAPSHOT_FORMAT = 1
 _AT_ONCE = 32
 _PROFILES_KEPT = 2
 """Of a job: the one that it goes by, and the one that is to come."""

@@ -18,7 +18,7 @@ from moorage_api.driver import (
     StopBody,
 )
 from moorage_api.snapshot import SnapshotStatus
-from moorage_api.status import JobStatus
+from moorage_api.status import Condition, JobStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +202,8 @@ class Plan:
     stale: tuple[str, ...] = ()
     # Until then, time alone leads to no other decision
     stands_until: datetime = FOREVER
+    # The one thing to write where the rest of the status cannot be read: it stays as it is
+    held: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True)

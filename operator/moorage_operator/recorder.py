@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from moorage_api.driver import Report
+from moorage_api.status import Condition
 from moorage_operator.memory import Memory
 from moorage_operator.plan import Event
 from moorage_operator.ports import (
@@ -23,6 +24,7 @@ from moorage_operator.ports import (
     ClusterError,
     Conflict,
     Forbidden,
+    Invalid,
     NameTaken,
     NotFound,
     Object,
@@ -84,6 +86,31 @@ async def write_status(
         return Written.WRITTEN, found
     same = (found.get("status") or {}) == (body.get("status") or {})
     return (Written.MOVED if same else Written.FOREIGN), found
+
+
+async def write_condition(cluster: Cluster, body: Object, said: Condition) -> tuple[bool, Object]:
+    """Write one condition into a status whose rest cannot be read, and stays as it is.
+
+    Returns whether that was needed and could be done, and the object as it is now.
+    """
+    raw = body.get("status") or {}
+    known = raw.get("conditions") or []
+    if not isinstance(known, list) or not all(isinstance(one, dict) for one in known):
+        return False, body
+    data = said.to_json()
+    old: dict[str, Any] = next((one for one in known if one.get("type") == said.type), {})
+    if all(old.get(key) == data[key] for key in ("status", "reason", "message")):
+        return False, body
+    if old.get("status") == data["status"] and "lastTransitionTime" in old:
+        data["lastTransitionTime"] = old["lastTransitionTime"]
+    conditions = [one for one in known if one is not old] + [data]
+    try:
+        status = {**raw, "conditions": conditions}
+        return True, await cluster.replace_status(_status_body(body, status))
+    except (Conflict, NotFound, Invalid) as error:
+        # Somebody wrote in between; or the definition takes no status as it is there.
+        _log.warning("a condition was not written: reason=%s error=%s", said.reason, error)
+        return False, body
 
 
 def fitted(status: Report) -> dict[str, Any]:

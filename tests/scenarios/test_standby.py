@@ -1,13 +1,18 @@
 """A new version runs beside the old one, is judged, and takes over while all of it is warm."""
 
+from typing import Any
+
 import pytest
 from moorage_testing.world.scene import job
+
+from moorage_operator import objects
 
 pytestmark = pytest.mark.scenarios
 
 OLD, NEW, NEXT = (f"registry.example/clicks:{n}" for n in (1, 2, 3))
 OBSERVED = {"observeFor": "20s"}
-WARM = {"image": NEW, "upgrade": {"strategy": "WarmStandby", "standby": OBSERVED}}
+RULES: dict[str, Any] = {"strategy": "WarmStandby", "standby": OBSERVED}
+WARM: dict[str, Any] = {"image": NEW, "upgrade": RULES}
 
 
 def image(world):
@@ -223,6 +228,28 @@ async def test_a_driver_that_dies_when_it_is_to_lead_is_followed_by_an_ordinary_
     assert running.driver() is not driver
 
 
+async def test_pods_beside_the_jobs_do_not_count_where_evictions_are_held_up(running):
+    running.edit(failurePolicy={"disruptionBudget": {"driver": True}})
+    await beside(running)
+    await running.run(5)
+    assert protected(running, "driver") == ["clicks-1-driver"]
+    await taken_over(running)
+    await running.run(5)
+    assert protected(running, "driver") == ["clicks-2-driver"]
+
+
+def protected(world, role):
+    """The pods that a PodDisruptionBudget keeps from eviction."""
+    [found] = [
+        one
+        for one in world.api.list("PodDisruptionBudget")
+        if one["metadata"]["name"] == f"clicks-{role}"
+    ]
+    wanted = found["spec"]["selector"]["matchLabels"].items()
+    pods = [one["metadata"] for one in world.api.list("Pod")]
+    return [pod["name"] for pod in pods if wanted <= pod["labels"].items()]
+
+
 async def test_a_driver_without_room_says_what_it_waits_for(running):
     running.kubelet.unschedulable = "0/1 nodes are available: insufficient memory"
     running.edit(**WARM)
@@ -243,8 +270,44 @@ async def test_an_operator_without_a_status_keeps_the_driver_that_has_the_lineag
     assert leader.alive
 
 
+async def test_an_operator_that_does_not_know_the_step_holds_the_job_as_it_is(running, monkeypatch):
+    """As after `helm rollback`: it reads format 1 and knows no step Standby."""
+    beside_it, leader = await beside(running), running.driver()
+    before = running.object()["status"]
+    with monkeypatch.context() as older:
+        older.setattr(objects, "STATUS_FORMAT", 1)
+        running.edit(image=NEXT)
+        await running.run(120)
+        assert running.driver() is leader
+        assert running.drivers.living == [leader, beside_it]
+        status = running.object()["status"]
+        [held] = [one for one in status["conditions"] if one["type"] == "Blocked"]
+        assert (held["status"], held["reason"]) == ("True", "OperatorTooOld")
+        assert "format 2 and this operator knows up to 1" in held["message"]
+        rest = [one for one in before["conditions"] if one["type"] != "Blocked"]
+        assert {**status, "conditions": ()} == {**before, "conditions": ()}
+        assert [one for one in status["conditions"] if one is not held] == rest
+    await taken_over(running, NEXT)
+    assert running.condition("Blocked") == "False/NotBlocked"
+    assert running.object()["status"]["format"] == 1
+    assert [one.attempt for one in running.drivers.restored] == [1, 3]
+
+
+async def test_nor_does_it_wait_for_a_driver_that_nobody_told_to_lead(running, monkeypatch):
+    driver = await beside(running)
+    await running.until(lambda: running.status().attempt.number == 2)
+    assert driver.standby
+    assert running.object()["status"]["format"] == 2
+    with monkeypatch.context() as older:
+        older.setattr(objects, "STATUS_FORMAT", 1)
+        await running.run(60)
+        assert running.driver() is driver
+    await taken_over(running)
+    assert running.object()["status"]["format"] == 1
+
+
 async def test_a_preflight_comes_first(running):
-    running.edit(image=NEW, upgrade={**WARM["upgrade"], "preflight": True})
+    running.edit(image=NEW, upgrade={**RULES, "preflight": True})
     await taken_over(running)
     told = running.events()
     assert told.index("PreflightPassed") < told.index("StandbyPromoted")

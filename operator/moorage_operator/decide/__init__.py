@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from moorage_api.lifecycle import DisruptionBudget
-from moorage_api.status import OperationStep
+from moorage_api.status import Condition, OperationStep
 from moorage_operator.decide.conditions import (
     PODS_UNREADABLE,
     blind,
@@ -87,7 +87,7 @@ def decide_job(world: JobWorld) -> Plan:
 
 
 def _hands_off(world: JobWorld) -> Plan:
-    """A status that this operator cannot read: nothing is written, as parts of it would go."""
+    """A status that this operator cannot read: it says so and nothing else, or parts would go."""
     # An object that is deleted is let go where nobody can want more: with its namespace, or when a
     # person says so.
     meta, text, reason = world.meta, world.operator_too_old, "StatusUnreadable"
@@ -98,7 +98,15 @@ def _hands_off(world: JobWorld) -> Plan:
     if meta.deleted_at is not None and not let_go:
         text += "; or set moorage.dev/skip-final-savepoint=true to delete it as it is"
     event = Event("Warning", reason, text, f"{reason}-{meta.uid}-{bool(meta.deleted_at)}")
-    return Plan(world.status, effects, (event,), world.config.resync)
+    held = Condition(
+        type="Blocked",
+        status="True",
+        reason=reason,
+        message=f"what runs goes on, and nothing is done about it: {text}"[:1024],
+        observed_generation=meta.generation,
+        last_transition_time=world.now,
+    )
+    return Plan(world.status, effects, (event,), world.config.resync, held=held)
 
 
 def _act(draft: Draft) -> None:

@@ -10,7 +10,13 @@ from typing import Any, Literal
 
 from moorage_api import Problem
 from moorage_api.driver import DriverState
-from moorage_api.status import AttemptStatus, JobStatus, OperationStatus, OperationStep
+from moorage_api.status import (
+    AttemptStatus,
+    JobStatus,
+    OperationStatus,
+    OperationStep,
+    needed_format,
+)
 from moorage_operator.children.names import driver_pod_name
 from moorage_operator.plan import ASIDE, FOREVER, Effect, Event, Plan
 from moorage_operator.world import Config, JobWorld, Meta, PodView, Unreadable
@@ -203,6 +209,8 @@ class Draft:
         What may fail without holding up anything else comes last.
         """
         effects = sorted(self.effects, key=lambda effect: isinstance(effect, ASIDE))
+        if self.status.format != needed_format(self.status):
+            self.put(format=needed_format(self.status))
         return Plan(
             self.status,
             tuple(effects),

@@ -95,13 +95,8 @@ def follow_standby(draft: Draft) -> None:
         limit = _rules(draft).catch_up_timeout
         why = draft.world.trouble or standby_text(draft)
         refuse_standby(draft, f"it did not keep up within {limit}: {why}")
-    elif pod is None and known.not_before is not None and not draft.reached(known.not_before):
-        draft.wake_at(known.not_before)
     elif pod is None:
-        if lacks := lacks_beside(draft):
-            _put(draft, message=lacks[:512])
-        elif keep_revision(draft, operation.target_revision):
-            draft.do(StartDriver(operation.target_revision, standby_order(draft, known.attempt)))
+        _make(draft, known)
     else:
         if pod.uid != known.driver_uid:
             _put(draft, driver_uid=pod.uid)
@@ -144,6 +139,16 @@ def _number(draft: Draft, **before: object) -> None:
     number = max([*known, *(pod.attempt for pod in draft.drivers)]) + 1
     draft.put_reconciliation(standby_attempt=number)
     draft.put_operation(standby=StandbyStatus(attempt=number).model_copy(update=before))
+
+
+def _make(draft: Draft, known: StandbyStatus) -> None:
+    operation = draft.operation
+    if known.not_before is not None and not draft.reached(known.not_before):
+        draft.wake_at(known.not_before)
+    elif lacks := lacks_beside(draft):
+        _put(draft, message=lacks[:512])
+    elif keep_revision(draft, operation.target_revision):
+        draft.do(StartDriver(operation.target_revision, standby_order(draft, known.attempt)))
 
 
 def _ended(draft: Draft, pod: PodView) -> None:

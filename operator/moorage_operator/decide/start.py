@@ -185,7 +185,7 @@ def _hand_over(draft: Draft) -> bool:
         return False
     revision, point = operation.target_revision, RestorePointStatus(mode="Latest")
     _become(draft, known.attempt, revision, point)
-    draft.put_attempt(driver_uid=pod.uid)
+    draft.put_attempt(driver_uid=pod.uid, stood_by=True)
     deadline = draft.now + timedelta(seconds=draft.config.start_timeout)
     draft.move("Verifying", deadline=deadline, restore_point=point, standby=None)
     text = f"Driver {draft.attempt.driver_pod} of revision {revision}, which ran beside, leads now"

@@ -316,6 +316,8 @@ class StreamRun:
         """
         try:
             self._run_batch(frame, batch_id)
+        except _Halted:
+            raise _Halted from None  # nor what a cancelled one died of
         except MoorageError:
             _log.warning("the epoch failed: batch=%d", batch_id, exc_info=True)
             raise _Halted from None

@@ -1,4 +1,4 @@
-"""A driver that stands by beside another one, and then goes on with its lineage."""
+"""Drivers as their pods run them, with Spark inside: one leads, and another stands by."""
 
 from pathlib import Path
 
@@ -8,7 +8,8 @@ from moorage_testing.batches import KEYS, add_batch
 from moorage_testing.jobs import kill_group, wait_until
 from tests.spark.cluster.driver_home import DriverHome, DriverProcess
 
-from moorage_state.snapshots import Fence, Run
+from moorage_api.driver import SavepointInfo
+from moorage_state.snapshots import Fence, Released, Run, SavepointStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -62,23 +63,63 @@ def files(home: DriverHome) -> set[str]:
     return {str(path) for place in places for path in (home.path / place).rglob("*")}
 
 
-def test_nothing_comes_out_of_a_driver_that_stands_by_and_nothing_is_lost_when_it_leads(home):
+def asked_for_a_savepoint(first: DriverProcess) -> SavepointInfo:
+    """And for other things, of which not all can be had."""
+    assert first.ask("/savepoints", requestId="s-1", name="before").state != "Failed"
+    savepoint = first.done("s-1").savepoint
+    assert first.ask("/savepoints", requestId="s-1", name="before").savepoint == savepoint
+    assert savepoint is not None
+    assert SavepointStore(savepoint.path).digest() == savepoint.manifest_digest
+    assert first.ask("/rescale", requestId="r-1", parallelism=4).state == "Pending"
+    refused = first.done("r-1").error
+    assert refused is not None
+    assert refused.code == "restart_needed"
+    assert 'moorage_fence{job="clicks",namespace="team"} 1.0' in first.call("GET", "/metrics")[1]
+    return savepoint
+
+
+def asked_the_wrong_one(standby: DriverProcess) -> None:
+    assert standby.call("GET", "/metrics")[1] == ""
+    assert standby.state().fence == 0
+    standby.ask("/savepoints", requestId="s", name="none")
+    refused = standby.done("s").error
+    assert refused is not None
+    assert "stands by" in refused.message
+
+
+def asked_again(second: DriverProcess, savepoint: SavepointInfo) -> None:
+    """For what a driver before has done."""
+    again = second.ask("/savepoints", requestId="s-1", name="before")
+    again = second.done("s-1") if again.savepoint is None else again
+    assert again.savepoint is not None
+    assert again.savepoint.manifest_digest == savepoint.manifest_digest
+    second.ask("/savepoints", requestId="s-2", name="before")
+    conflict = second.done("s-2").error
+    assert conflict is not None
+    assert conflict.code == "savepoint_name_conflict"
+    assert second.ask("/promote", requestId="again").state != "Failed", "it leads already"
+
+
+def test_a_driver_is_asked_and_ended_and_followed_by_one_that_stood_by(home):
+    """One story for both, since each life of a driver takes ten seconds."""
     first = home.start(1)
-    wait_for_output(home, 1, first)
+    state = first.wait_for_rows(10)
+    assert (state.attempt, state.job_uid, state.fence, state.parallelism) == (1, "uid-1", 1, 2)
+    first.ask("/checkpoints", requestId="c-1")
+    checkpoint = first.done("c-1").checkpoint
+    assert checkpoint is not None
+    assert checkpoint.path == f"{home.checkpoint_dir}/chk-{checkpoint.id}"
     second = home.start(2, standby=True)
+    savepoint = asked_for_a_savepoint(first)
     stands_by(second, 0)
     add_batch(home.path / "in", 1)
     stands_by(second, 10)
     wait_for_output(home, 2, first)
-    assert second.call("GET", "/metrics")[1] == ""
-    assert second.state().fence == 0
-    second.ask("/savepoints", requestId="s", name="none")
-    refused = second.done("s").error
-    assert refused is not None
-    assert "stands by" in refused.message
+    asked_the_wrong_one(second)
 
-    first.ask("/stop", requestId="end")
+    first.terminate()
     end = first.end(0)
+    assert (end.outcome, end.attempt, end.fence, end.released) == ("Stopped", 1, 1, False)
     assert end.last_checkpoint is not None
     before = files(home)
     add_batch(home.path / "in", 2)
@@ -86,7 +127,7 @@ def test_nothing_comes_out_of_a_driver_that_stands_by_and_nothing_is_lost_when_i
     assert files(home) == before, "it has written nothing"
     assert [type(e) for e in home.entries() if isinstance(e, Fence)] == [Fence]
 
-    assert second.ask("/promote", requestId="lead").state in {"Pending", "Running"}
+    second.ask("/promote", requestId="lead")
     assert second.done("lead").state == "Completed"
     wait_until(lambda: runs(second), 400, f"a run\n{second.log}")
     wait_for_output(home, 3, second)
@@ -97,11 +138,19 @@ def test_nothing_comes_out_of_a_driver_that_stands_by_and_nothing_is_lost_when_i
     assert second.log.count("starting spark") == 1
     last = [entry for entry in home.entries() if isinstance(entry, Run)][-1]
     assert (last.fence, last.restored_from) == (2, f"chk-{end.last_checkpoint.id}")
-    assert second.ask("/promote", requestId="again").state != "Failed", "it leads already"
-    second.ask("/stop", requestId="end")
-    assert second.end(0).outcome == "Stopped"
+    asked_again(second, savepoint)
+    second.ask("/stop", requestId="t", mode="Savepoint", name="last", release=True)
+    end = second.end(0)
+    assert (end.outcome, end.released) == ("Stopped", True)
+    assert end.savepoint is not None
+    assert SavepointStore(end.savepoint.path).load().checkpoint_id == end.savepoint.checkpoint_id
+    assert isinstance(home.entries()[-1], Released)
     for found in (published(home), called(home, "checkpoint"), called(home, "epoch")):
         assert found == expected(3)
+
+    other = {"mode": "Path", "path": savepoint.path, "digest": "sha256:other", "orderId": "o-1"}
+    end = home.start(3, uid="uid-2", restore=other).end(4)
+    assert (end.outcome, end.code) == ("Failed", "restore_point_changed")
 
 
 @pytest.mark.soak

@@ -281,6 +281,9 @@ def test_scenario_65_a_newer_operators_object_is_left_alone():
     assert plan.status is stage.status
     assert not plan.effects
     assert [event.reason for event in plan.events] == ["OperatorTooOld"]
+    assert plan.held is not None
+    assert (plan.held.type, plan.held.reason) == ("Blocked", "OperatorTooOld")
+    assert "status format 3 is newer than 0; upgrade the operator" in plan.held.message
 
 
 def test_a_crd_default_or_a_policy_is_no_restart():
@@ -382,6 +385,7 @@ def test_what_a_spec_asks_for_in_vain_is_said_once_and_stops_nothing(asked, fiel
 
 def budgets(stage):
     found = [e for e in stage.decide().effects if isinstance(e, SetDisruptionBudget)]
+    assert {one.attempt for one in found} <= {stage.status.attempt.number}
     return {one.role: one.least for one in found}
 
 

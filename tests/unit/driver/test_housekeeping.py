@@ -10,6 +10,7 @@ from moorage_testing.jobs import wait_until
 from moorage.driver.environment import StoppedWaiting
 from moorage.driver.housekeeping import Background
 from moorage.driver.requests import Requests, StopRequest
+from moorage.driver.restore_point import Choice
 from moorage.driver.runner import _choose_again
 from moorage.driver.settings import RestorePolicy
 from moorage_state.errors import VersionGone
@@ -63,6 +64,9 @@ def store(job, monkeypatch):
     store.go_on.set()
 
 
+NONE = Choice(None, explicit=False)
+
+
 def checkpoint(job):
     job.commit("a")
     job.due()
@@ -86,7 +90,7 @@ def test_the_next_restore_point_is_chosen_when_nothing_is_being_retired(job, sto
     context = between_runs(job)
     monkeypatch.setattr("moorage.driver.runner.replace", lambda one, **_changes: one)
     chosen: list[Any] = []
-    thread = threading.Thread(target=lambda: chosen.append(_choose_again(context, {}, LOST)))
+    thread = threading.Thread(target=lambda: chosen.append(_choose_again(context, NONE, {}, LOST)))
     thread.start()
     thread.join(0.2)
     assert not chosen
@@ -107,7 +111,7 @@ def test_to_stop_ends_the_wait_for_a_retirement_that_hangs(job, store, at_once):
     else:
         context.stop.set()
     with pytest.raises(StoppedWaiting if at_once else VersionGone):
-        _choose_again(context, {}, LOST)
+        _choose_again(context, NONE, {}, LOST)
 
 
 def test_a_sweep_asks_what_is_under_way_of_the_run_that_is_on_by_then(job, store):

@@ -135,6 +135,7 @@ def test_nothing_of_what_it_ran_beside_is_held_for_as_long_as_it_leads(leader, m
     reporter = Reporter(lambda _: None)
     with runner._standing_by(leader[2], RunOptions(orders=BESIDE), reporter) as found:
         gc.collect()
+        assert found is not None
         assert found.standby is not None
         assert [left() for left in lefts] == [None]
 

@@ -492,18 +492,20 @@ async def test_a_store_task_for_a_store_that_the_job_has_left_goes_there(shell, 
 
 async def test_a_disruption_budget_is_made_changed_and_removed_once_each(shell):
     shell.make_job()
-    for least in (2, 3):
-        always(shell, SetDisruptionBudget("executor", least))
+    for least, attempt in ((2, 1), (3, 1), (3, 2)):
+        always(shell, SetDisruptionBudget("executor", least, attempt))
         await shell.settle()
         before = len(shell.cluster.effects)
         await shell.reconcile()
         assert len(shell.cluster.effects) == before
         [made] = shell.api.list("PodDisruptionBudget")
         assert made["spec"]["minAvailable"] == least
+        labels = made["spec"]["selector"]["matchLabels"]
+        assert labels["moorage.dev/attempt"] == str(attempt)
     uid = shell.job()["metadata"]["uid"]
     assert made["metadata"]["name"] == "clicks-executor"
     assert made["metadata"]["ownerReferences"][0]["uid"] == uid
-    assert made["spec"]["selector"]["matchLabels"]["moorage.dev/job-uid"] == uid
-    always(shell, SetDisruptionBudget("executor", 0))
+    assert labels["moorage.dev/job-uid"] == uid
+    always(shell, SetDisruptionBudget("executor", 0, 2))
     await shell.settle()
     assert not shell.api.list("PodDisruptionBudget")

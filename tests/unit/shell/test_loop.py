@@ -1,10 +1,12 @@
 """One pass: what is persisted, acted on and told, in which order, and when it goes wrong."""
 
+from datetime import UTC, datetime
+
 import pytest
 from moorage_testing.kube import MemoryCluster, OperatorKilled
 
 from moorage_api.driver import StartOrder
-from moorage_api.status import JobStatus, read_status
+from moorage_api.status import Condition, JobStatus, read_status
 from moorage_operator import memory
 from moorage_operator.decide import decide_job
 from moorage_operator.plan import (
@@ -449,6 +451,48 @@ async def test_a_job_of_a_newer_operator_is_shown_and_not_written(shell):
     assert "format 99" in shell.world.operator_too_old
     assert shell.status() == {"format": 99, "other": 1}
     assert "finalizers" not in shell.job()["metadata"]
+
+
+HELD = Condition(
+    type="Blocked",
+    status="True",
+    reason="OperatorTooOld",
+    message="so",
+    last_transition_time=datetime(2026, 3, 1, tzinfo=UTC),
+)
+
+
+async def test_what_holds_a_job_is_written_once_into_a_status_that_cannot_be_read(shell):
+    ready = {"type": "Ready", "status": "True", "new": ["field"]}
+    old = {"type": "Blocked", "status": "True", "reason": "Other", "lastTransitionTime": "before"}
+    made = shell.make_job()
+    status = {"format": 99, "other": {"deep": 1}, "conditions": [old, ready]}
+    shell.api.replace_status({**made, "status": status})
+    shell.decide = lambda world: Plan(world.status, held=HELD)
+    await shell.settle()
+    said = {**HELD.to_json(), "lastTransitionTime": "before"}
+    assert shell.status() == {**status, "conditions": [ready, said]}
+    before = len(shell.cluster.effects)
+    await shell.settle()
+    assert len(shell.cluster.effects) == before
+
+
+@pytest.mark.parametrize("conditions", ["none", [1], {"a": "b"}])
+async def test_a_status_without_conditions_as_they_are_is_left_alone(shell, conditions):
+    made = shell.make_job()
+    shell.api.replace_status({**made, "status": {"format": 99, "conditions": conditions}})
+    shell.decide = lambda world: Plan(world.status, held=HELD)
+    await shell.settle()
+    assert shell.status() == {"format": 99, "conditions": conditions}
+
+
+async def test_a_definition_that_takes_no_such_status_ends_no_pass(shell):
+    made = shell.make_job()
+    shell.api.replace_status({**made, "status": {"format": 99}})
+    shell.decide = lambda world: Plan(world.status, held=HELD)
+    shell.cluster.fail(Invalid("step: unsupported value"), verb="replace_status", times=-1)
+    done = await shell.reconcile()
+    assert (done.changed, done.problem) == (False, "")
 
 
 async def test_the_status_model_round_trips_so_that_equal_is_equal(shell):
