@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
@@ -36,11 +36,12 @@ from moorage_operator.lineages.direct import DirectLineages
 from moorage_operator.lineages.pods import PodLineages
 from moorage_operator.loop import Reconciler
 from moorage_operator.metrics import ApiMetrics, OperatorMetrics
+from moorage_operator.namespaces import LabelledNamespaces
 from moorage_operator.ports import Cluster, ClusterError, JobRefs, Kind, NotFound, Ref, WallClock
 from moorage_operator.settings import Settings, SettingsError
 from moorage_operator.shards import Ownership, Selection, joined
 from moorage_operator.snapshots import decide_snapshot
-from moorage_operator.watch_cache import Listing, WatchCache
+from moorage_operator.watch_cache import WATCHED, Listing, WatchCache
 from moorage_operator.watch_health import Canary, Namespace, WatchedNamespaces
 from moorage_operator.watches import NOTHING, Wakeups, Watching
 from moorage_operator.workqueue import MOST_UNDER_WAY, WorkQueue
@@ -91,10 +92,14 @@ class App:
     leader: Leader | None  # None if there is only ever one process
     namespaces: WatchedNamespaces  # those to look after, and which of them cannot be
     watched: WatchCache  # what lists and watches have shown, which passes look at first
-    selection: Selection  # which jobs are this operator's
+    ownership: Ownership  # which jobs are this operator's
+    # Those with a label are looked after; None where namespaces are named, or all are meant
+    labelled: LabelledNamespaces | None = None
     # Knows whether the watches are alive
     canary: Canary = field(default_factory=lambda: Canary(time.monotonic))
     _learned: set[Namespace] = field(default_factory=set)  # whose jobs' revisions were listed
+    # By namespace: what lists it again and again
+    _relists: dict[Namespace, asyncio.Task[None]] = field(default_factory=dict)
     _lists: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LISTS_AT_ONCE))
 
     async def run(self) -> None:
@@ -111,20 +116,25 @@ class App:
             if self.leader is not None:
                 group.create_task(self._hold(self.leader))
             await self._until_served()
-            group.create_task(self._watching().run())
+            await self._find_namespaces()
+            watching = self._watching()
+            group.create_task(watching.run())
             with suppress(TimeoutError):
                 async with asyncio.timeout(_UNTIL_WATCHES):
                     await self.namespaces.answered()
             await self.prime()
             group.create_task(self.queue.run())
             for namespace in self.namespaces.names:
-                group.create_task(self._relist(namespace))
+                self._relists[namespace] = group.create_task(self._relist(namespace))
+            if self.labelled is not None:
+                group.create_task(self._follow_labels(self.labelled, watching, group))
             many, seconds = await self.queue.once(), time.monotonic() - begun
             _log.info("all was looked at: objects=%s seconds=%.1f", many, seconds)
 
     async def _until_served(self) -> None:
         """Wait for our definitions: Kopf looks once which kinds there are, and not again."""
-        namespace, nothing = self.namespaces.names[0], joined(self.selection.selector, NOTHING)
+        names, nothing = self.namespaces.names, joined(self.selection.selector, NOTHING)
+        namespace = names[0] if names else None
         for kind in _OURS:
             while True:
                 try:
@@ -138,6 +148,66 @@ class App:
                     # Lists and watches say so themselves, and are tried again.
                     pass
                 break
+
+    @property
+    def selection(self) -> Selection:
+        """Which jobs are this operator's, by now."""
+        return self.ownership.selection
+
+    async def _find_namespaces(self) -> None:
+        """Begin with the namespaces that have the label, if one selects them."""
+        if self.labelled is None:
+            return
+        found = await self.labelled.known()
+        for namespace in sorted(found):
+            self.namespaces.add(namespace)
+        self._select(found)
+        _log.info("namespaces have the label: namespaces=%s", ",".join(sorted(found)) or "none")
+
+    async def _follow_labels(
+        self, labelled: LabelledNamespaces, watching: Watching, group: asyncio.TaskGroup
+    ) -> None:
+        """Look after namespaces as they get the label, and let go of those that lose it."""
+        while True:
+            found, known = await labelled.changed(), frozenset(self.selection.namespaces)
+            for namespace in sorted(found - known):
+                self.namespaces.add(namespace)
+            # From here on no pass begins for a job of one that is let go.
+            self._select(found)
+            watching.follow(found)
+            for namespace in sorted(known - found):
+                self._let_go(namespace)
+            for namespace in sorted(found - known):
+                _log.info("a namespace got the label: namespace=%s", namespace)
+                self._relists[namespace] = group.create_task(self._take_up(namespace))
+
+    def _select(self, namespaces: frozenset[str]) -> None:
+        self.ownership.selection = replace(self.selection, namespaces=namespaces)
+
+    async def _take_up(self, namespace: Namespace) -> None:
+        """List a namespace once its watches have begun, and then as any other."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_UNTIL_WATCHES):
+                await self.namespaces.answered()
+        await self._list(namespace, spread=0.0)
+        await self._relist(namespace)
+
+    def _let_go(self, namespace: str) -> None:
+        """Its jobs run on, and nobody here knows of them any more."""
+        task = self._relists.pop(namespace, None)
+        if task is not None:
+            task.cancel()
+        self.namespaces.remove(namespace)
+        self._learned.discard(namespace)
+        self.watched.let_go(namespace)
+        for kind in WATCHED:
+            self.canary.excuse(kind, namespace)
+        _log.info(
+            "a namespace lost the label, or is gone, and is let go: namespace=%s jobs=%d; what "
+            "runs there runs on, and is deleted only where an operator looks after it",
+            namespace,
+            self.reconciler.let_go(namespace),
+        )
 
     async def drain(self) -> None:
         """Begin nothing more, and let passes under way end. `run` is then to be cancelled."""
@@ -171,6 +241,9 @@ class App:
         wakeups = Wakeups(self.queue.wake, self.reconciler.is_no_news)
 
         def seen(event: str, kind: Kind, body: dict[str, Any]) -> None:
+            if not self.selection.reaches(body["metadata"].get("namespace", "")):
+                # On its way when its namespace was let go.
+                return
             self.canary.seen(event, kind, body)
             self.watched.seen(event, kind, body)
             wakeups.seen(event, kind, body)
@@ -407,8 +480,8 @@ async def build(
         start_timeout=settings.start_timeout,
         stop_timeout=settings.stop_timeout,
     )
-    selection = Selection(settings.watch_namespaces, settings.shard, settings.shards)
-    leader = _leader(settings, cluster, selection) if settings.leader_election else None
+    labels = settings.watch_namespace_selector
+    selection = Selection(settings.watch_namespaces, settings.shard, settings.shards, labels)
     ownership = Ownership(
         cluster,
         selection,
@@ -416,6 +489,7 @@ async def build(
         settings.lease_duration,
         asyncio.get_running_loop().time,
     )
+    leader = _leader(settings, cluster, ownership) if settings.leader_election else None
     clock: WallClock = SystemClock()
     drivers = HttpDrivers(connections=MOST_UNDER_WAY)
     stack.push_async_callback(drivers.close)
@@ -423,7 +497,8 @@ async def build(
         settings, cluster, clock, config.cluster_id, stack, lambda job: queue.wake(_ref_of(job))
     )
     leads = (lambda: leader.leads) if leader is not None else (lambda: True)
-    namespaces, watched = WatchedNamespaces(settings.watch_namespaces), WatchCache()
+    namespaces = WatchedNamespaces(settings.watch_namespaces, all_if_none=not labels)
+    watched, by_name = WatchCache(), bool(settings.watch_namespaces or labels)
     metrics = OperatorMetrics(
         waiting=lambda: queue.waiting,
         leads=leads,
@@ -446,14 +521,24 @@ async def build(
         metrics=metrics,
         watched=watched,
         aside=lambda: queue.aside(),  # noqa: PLW0108  it is made below
-        shows=lambda one: not namespaces.problem(one if settings.watch_namespaces else None),
+        shows=lambda one: not namespaces.problem(one if by_name else None),
         # Without a Lease there is nothing by which another operator could know this one.
         ownership=ownership if leader is not None else None,
         fleet=FleetSource(settings.fleet, asyncio.get_running_loop().time),
     )
     queue = WorkQueue(reconciler.reconcile, settings.workers, waited=metrics.waited)
     return App(
-        settings, found, cluster, reconciler, queue, metrics, leader, namespaces, watched, selection
+        settings,
+        found,
+        cluster,
+        reconciler,
+        queue,
+        metrics,
+        leader,
+        namespaces,
+        watched,
+        ownership,
+        LabelledNamespaces(cluster, labels) if labels else None,
     )
 
 
@@ -481,14 +566,18 @@ def _ref_of(job: JobRefs) -> Ref:
     return Ref("StatefulSparkJob", job.meta.namespace, job.meta.name)
 
 
-def _leader(settings: Settings, cluster: Cluster, selection: Selection) -> Leader:
+def _leader(settings: Settings, cluster: Cluster, ownership: Ownership) -> Leader:
     duration = settings.lease_duration
     times = LeaseTimes(duration, give_up=duration * 2 / 3, retry=duration * 2 / 15)
     # A process that was started anew under the same name is another one.
     identity = f"{settings.identity or socket.gethostname()}_{uuid.uuid4()}"
     tick = asyncio.get_running_loop().time
     where = (settings.namespace, settings.lease)
-    return Leader(cluster, *where, identity, selection=selection.text, times=times, tick=tick)
+
+    def said() -> str:
+        return ownership.selection.text
+
+    return Leader(cluster, *where, identity, selection=said, times=times, tick=tick)
 
 
 async def _cluster_uid(cluster: Cluster) -> str:

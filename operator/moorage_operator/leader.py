@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from moorage_operator.ports import Cluster, ClusterError, Conflict, NameTaken, Object
-from moorage_operator.shards import SELECTION_ANNOTATION
+from moorage_operator.shards import SELECTION_ANNOTATION, is_same_rule
 
 _log = logging.getLogger("moorage.operator")
 
@@ -44,7 +44,7 @@ class Leader:
 
     Args:
         identity: of this process; no two are alike.
-        selection: what the holder looks after, as others may read it on the Lease.
+        selection: what the holder looks after by now, as others may read it on the Lease.
         tick: seconds that only ever grow, of this process.
         wall: the time that is written into the Lease, for people.
     """
@@ -56,7 +56,7 @@ class Leader:
         name: str,
         identity: str,
         *,
-        selection: str = "",
+        selection: Callable[[], str] = str,
         times: LeaseTimes | None = None,
         tick: Callable[[], float],
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -159,14 +159,15 @@ class Leader:
     def _compare(self, found: Object) -> None:
         """Two operators of one Lease are one at a time: the part of the other is nobody's."""
         theirs = (found["metadata"].get("annotations") or {}).get(SELECTION_ANNOTATION, "")
-        if theirs not in {self._selection, self._odd}:
+        own = self._selection()
+        if theirs != self._odd and not is_same_rule(theirs, own):
             _log.warning(
                 "the holder of the lease looks after other jobs: lease=%s/%s theirs=%s own=%s; if "
                 "this is no upgrade, give each operator a --lease-name of its own",
                 self._namespace,
                 self._name,
                 theirs or "all",
-                self._selection,
+                own,
             )
         self._odd = theirs
 
@@ -206,7 +207,8 @@ class Leader:
         return True
 
     def _notes(self) -> Object:
-        return {"annotations": {SELECTION_ANNOTATION: self._selection}} if self._selection else {}
+        said = self._selection()
+        return {"annotations": {SELECTION_ANNOTATION: said}} if said else {}
 
     def _spec(self, holder: str, transitions: int, *, fresh: bool) -> Object:
         now = self._wall().strftime("%Y-%m-%dT%H:%M:%S.%fZ")

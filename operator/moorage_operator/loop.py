@@ -590,6 +590,16 @@ class Reconciler:
             await self._wake_left(ref)
         return self._let_drop(ref)
 
+    def let_go(self, namespace: str) -> int:
+        """Forget what is known of a namespace that is looked after no more; say of how many jobs.
+
+        Passes that are under way see by themselves that the job is not selected.
+        """
+        refs = [ref for ref in self._memory if ref.namespace == namespace]
+        for ref in refs:
+            self._let_drop(ref)
+        return sum(ref.kind == "StatefulSparkJob" for ref in refs)
+
     def _let_drop(self, ref: Ref) -> Pass:
         """Nothing is remembered of what is gone, or another operator's."""
         memory = self._memory.pop(ref, None)

@@ -49,6 +49,26 @@ def _shard(value: str) -> str:
     return value
 
 
+_PART = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+_LABEL = rf"(?:[a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?{_PART}"
+_VALUE = rf"(?:{_PART})?"
+_REQUIREMENT = re.compile(
+    rf"!?{_LABEL}|{_LABEL} *(?:==?|!=) *{_VALUE}"
+    rf"|{_LABEL} +(?:in|notin) +\( *{_VALUE}(?: *, *{_VALUE})* *\)"
+)
+
+
+def _selector(value: str) -> str:
+    """What the API server would refuse again and again is refused once, here."""
+    for part in re.split(r",(?![^(]*\))", value.strip()) if value.strip() else ():
+        if not _REQUIREMENT.fullmatch(part.strip()):
+            raise ValueError(
+                f"{part.strip() or 'an empty part'} selects by no label: write a=b, a!=b, a, !a, "
+                "a in (b,c) or a notin (b,c), with commas between them"
+            )
+    return value.strip()
+
+
 def _shards(values: tuple[str, ...]) -> tuple[str, ...]:
     twice = sorted({one for one in values if values.count(one) > 1})
     if twice:
@@ -78,6 +98,11 @@ class Settings(BaseModel):
 
     watch_namespaces: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
     """The namespaces whose jobs this operator runs, with commas; empty for all."""
+
+    watch_namespace_selector: Annotated[str, AfterValidator(_selector)] = ""
+    """Labels of the namespaces whose jobs this operator runs, as `kubectl -l` takes them, such as
+    `moorage.dev/jobs=yes`. Namespaces that get them are looked after from then on, and those that
+    lose them are let go. Empty: as `--watch-namespaces` says."""
 
     shard: Annotated[str, AfterValidator(_shard)] = ""
     """The one of `--shards` whose jobs this operator runs. Empty: the operator of all jobs without
@@ -187,6 +212,19 @@ class Settings(BaseModel):
             raise SettingsError(
                 f"--shard (MOORAGE_SHARD): is none of --shards: value={self.shard!r} "
                 f"shards={known}; add it there, in all operators of these namespaces"
+            )
+        if self.watch_namespace_selector and self.watch_namespaces:
+            raise SettingsError(
+                "--watch-namespace-selector (MOORAGE_WATCH_NAMESPACE_SELECTOR): is "
+                f"{self.watch_namespace_selector!r}, and --watch-namespaces is "
+                f"{','.join(self.watch_namespaces)!r}: only one of them can hold; leave out the "
+                "other"
+            )
+        if self.watch_namespace_selector and not self.leader_election:
+            raise SettingsError(
+                "--watch-namespace-selector (MOORAGE_WATCH_NAMESPACE_SELECTOR): needs a Lease, by "
+                "which a job changes hands when its namespace does: leader_election=false; set "
+                "--leader-election true"
             )
         if self.shards and not self.leader_election:
             raise SettingsError(

@@ -15,7 +15,7 @@ holder does not select the job, as it says on the Lease (`Selection.text`).
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,14 +42,16 @@ class Selection:
     """The jobs of one operator. What belongs to a job has its label, and is selected with it.
 
     Attributes:
-        namespaces: all if empty.
+        namespaces: all if empty, but for `labels`.
         shard: the value of the label; empty for the operator of all jobs that no other shard has.
         shards: the values that have an operator of their own; without any the label means nothing.
+        labels: the selector that found the namespaces, which are others at another time, or none.
     """
 
-    namespaces: tuple[str, ...] = ()
+    namespaces: Collection[str] = ()
     shard: str = ""
     shards: tuple[str, ...] = ()
+    labels: str = ""
 
     @property
     def selector(self) -> str:
@@ -58,9 +60,13 @@ class Selection:
             return f"{SHARD_LABEL}={self.shard}"
         return f"{SHARD_LABEL} notin ({','.join(sorted(self.shards))})" if self.shards else ""
 
+    def reaches(self, namespace: str) -> bool:
+        """Whether anything in a namespace may be selected."""
+        return not (self.namespaces or self.labels) or namespace in self.namespaces
+
     def has(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Whether an object is selected."""
-        if self.namespaces and namespace not in self.namespaces:
+        if not self.reaches(namespace):
             return False
         shard = labels.get(SHARD_LABEL, "")
         return shard == self.shard if self.shard else shard not in self.shards
@@ -73,6 +79,8 @@ class Selection:
             "namespaces": sorted(self.namespaces),
             "shard": self.shard,
             "shards": sorted(self.shards),
+            # A release that does not know it takes no namespaces for all: it waits, and takes none.
+            **({"labels": self.labels} if self.labels else {}),
         }
         return json.dumps(said, separators=(",", ":"))
 
@@ -84,15 +92,26 @@ def joined(*selectors: str) -> str:
 
 def read_selection(lease: Object) -> Selection:
     """What the holder of a Lease selects; everything, where that cannot be read."""
-    text = (lease["metadata"].get("annotations") or {}).get(SELECTION_ANNOTATION, "")
+    return _selection((lease["metadata"].get("annotations") or {}).get(SELECTION_ANNOTATION, ""))
+
+
+def _selection(text: str) -> Selection:
     try:
         found = json.loads(text)
         if found["format"] != _FORMAT:
             return Selection()
         namespaces, shards = tuple(found["namespaces"]), tuple(found["shards"])
-        return Selection(namespaces, str(found["shard"]), shards)
+        return Selection(namespaces, str(found["shard"]), shards, str(found.get("labels", "")))
     except (ValueError, KeyError, TypeError, RecursionError):
         return Selection()
+
+
+def is_same_rule(one: str, other: str) -> bool:
+    """Whether what stands on Leases selects alike; which namespaces have a label may differ."""
+    if one == other:
+        return True
+    first, second = (_selection(text) for text in (one, other))
+    return bool(first.labels) and replace(first, namespaces=()) == replace(second, namespaces=())
 
 
 @dataclass(frozen=True, slots=True)

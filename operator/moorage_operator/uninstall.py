@@ -172,10 +172,21 @@ async def _uninstall(settings: Settings, asked: Namespace) -> str:
     try:
         tick = asyncio.get_running_loop().time
         await _until_gone(cluster, settings.namespace, labels, tick)
-        left = await let_go(cluster, settings.watch_namespaces or (None,), release=release)
+        left = await let_go(cluster, await _namespaces(cluster, settings), release=release)
     finally:
         await cluster.close()
     return report(left, release=release)
+
+
+async def _namespaces(cluster: Cluster, settings: Settings) -> Iterable[str | None]:
+    """Those that were looked after; what others of the cluster hold is theirs."""
+    selector = settings.watch_namespace_selector
+    if not selector:
+        return settings.watch_namespaces or (None,)
+    found = set[str]()
+    async for page in cluster.pages("Namespace", None, selector):
+        found.update(body["metadata"]["name"] for body in page.items)
+    return sorted(found)
 
 
 def main() -> int:

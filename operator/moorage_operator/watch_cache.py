@@ -137,6 +137,13 @@ class WatchCache:
         if not self._of_job[key]:
             del self._of_job[key]
 
+    def let_go(self, namespace: str) -> None:
+        """Forget a namespace."""
+        for kind in WATCHED:
+            for place, _ in list(self.versions(kind, namespace)):
+                self.drop(place)
+            self.ended(kind, namespace)
+
     def _mark(self, place: _Place, job: str) -> None:
         """The object is another one: so is what is known of the job, where there is one."""
         kind, namespace, name = place

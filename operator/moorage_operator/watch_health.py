@@ -21,21 +21,43 @@ Namespace = str | None
 
 
 class WatchedNamespaces:
-    """What lists and watches have come to, namespace by namespace."""
+    """What lists and watches have come to, namespace by namespace.
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names: tuple[Namespace, ...] = tuple(names) or (None,)
+    Args:
+        all_if_none: whether no name means all namespaces at once.
+    """
+
+    def __init__(self, names: Iterable[str], *, all_if_none: bool = True) -> None:
+        self.names: tuple[Namespace, ...] = ()
         self._listed: dict[Namespace, str] = {}
         self._refused: dict[Namespace, dict[Kind, str]] = {}
         self._primed = False
-        self._silent = {(one, kind) for one in self.names for kind in WATCHED}
+        self._silent = set[tuple[Namespace, Kind]]()
         self._answered = asyncio.Event()
-        self._anew = {one: asyncio.Event() for one in self.names}
+        self._anew: dict[Namespace, asyncio.Event] = {}
+        found = tuple(names)
+        for one in found or ((None,) if all_if_none else ()):
+            self.add(one)
+
+    def add(self, namespace: Namespace) -> None:
+        """It is to be looked after, too."""
+        self.names = (*self.names, namespace)
+        self._anew[namespace] = asyncio.Event()
+        self._silent.update((namespace, kind) for kind in WATCHED)
+        self._answered.clear()
+
+    def remove(self, namespace: Namespace) -> None:
+        """It is not to be looked after any more."""
+        self.names = tuple(one for one in self.names if one != namespace)
+        for known in (self._anew, self._listed, self._refused):
+            known.pop(namespace, None)
+        for kind in WATCHED:
+            self._answer(namespace, kind)
 
     @property
     def primed(self) -> bool:
-        """Whether the objects of at least one namespace were listed."""
-        return self._primed
+        """Whether the objects of at least one namespace were listed, if there is any."""
+        return self._primed or not self.names
 
     def problem(self, namespace: Namespace) -> str:
         """Why the namespace is not looked after; empty if it is."""
@@ -53,6 +75,8 @@ class WatchedNamespaces:
 
     def listed(self, namespace: Namespace, problem: str = "") -> None:
         """Its objects were listed, or could not be."""
+        if namespace not in self._anew:
+            return
         before = self.problem(namespace)
         self._listed[namespace] = problem
         self._primed |= not problem
@@ -60,6 +84,8 @@ class WatchedNamespaces:
 
     def watched(self, namespace: Namespace, kind: Kind, refusal: str = "") -> None:
         """The API server lets objects of a kind be watched there, or refuses it."""
+        if namespace not in self._anew:
+            return
         before = self.problem(namespace)
         refused = self._refused.setdefault(namespace, {})
         if refusal:
@@ -71,6 +97,8 @@ class WatchedNamespaces:
 
     def begun(self, namespace: Namespace, kind: Kind) -> None:
         """A watch begins: what happened before is in lists that begin from now on."""
+        if namespace not in self._anew:
+            return
         self._anew[namespace].set()
         self._answer(namespace, kind)
 
@@ -80,7 +108,8 @@ class WatchedNamespaces:
 
     async def answered(self) -> None:
         """Wait until each watch has begun, or was refused."""
-        await self._answered.wait()
+        if self._silent:
+            await self._answered.wait()
 
     def _answer(self, namespace: Namespace, kind: Kind) -> None:
         self._silent.discard((namespace, kind))

@@ -57,6 +57,8 @@ It shows what happens from now on; what happened before is in lists that begin a
 NOTHING = f"{JOB_LABEL},!{JOB_LABEL}"
 """A selector of labels that no object has."""
 
+_PATTERN = "*"
+
 # From the API server's own cache. A version that is not the newest does no harm: the watch shows
 # what came after it.
 _FROM_CACHE = "0"
@@ -91,15 +93,32 @@ class Watching:
         begun: Begun = lambda *_: None,
     ) -> None:
         self._configuration = found
-        self._namespaces, self._selector = selection.namespaces, selection.selector
+        self._selector, self._by_label = selection.selector, bool(selection.labels)
         self._wake, self._told, self._begun = wake, told, begun
         self._stop = threading.Event()
         self._answers: dict[tuple[Namespace, Kind], str] = {}
+        self._paths: dict[str, tuple[Namespace, Kind]] = {}
+        self._inside: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._namespaces: tuple[str, ...] = ()
+        self.follow(selection.namespaces)
+
+    def follow(self, namespaces: Iterable[str]) -> None:
+        """Watch in these namespaces from now on, and in no others; without any in none, or in all.
+
+        While `run` is awaited they may change only where labels of namespaces select them.
+        """
+        self._namespaces = tuple(sorted(namespaces))
+        everywhere = () if self._by_label else (None,)
         self._paths = {
             resource_of(kind).path(namespace): (namespace, kind)
-            for namespace in self._namespaces or (None,)
+            for namespace in self._namespaces or everywhere
             for kind in _KINDS
         }
+        there = frozenset(self._namespaces)
+        self._answers = {place: said for place, said in self._answers.items() if place[0] in there}
+        if self._inside is not None:
+            loop, changed = self._inside
+            loop.call_soon_threadsafe(changed.set)
 
     async def run(self) -> None:
         """Watch until cancelled.
@@ -139,6 +158,7 @@ class Watching:
     async def _operator(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
         insights, stop = Insights(), asyncio.Event()
         told = asyncio.create_task(self._when_told(insights, stop))
+        following = asyncio.create_task(self._followed(insights), name="namespaces")
         others = asyncio.all_tasks()
 
         def is_over(task: asyncio.Task[Any]) -> None:
@@ -157,14 +177,31 @@ class Watching:
                 identity="moorage",  # type: ignore[arg-type]  # Kopf has a NewType for it
                 insights=insights,
                 stop_flag=stop,
-                clusterwide=not self._namespaces,
-                namespaces=self._namespaces,
+                clusterwide=not (self._namespaces or self._by_label),
+                # A pattern stands for none, as Kopf does not look which there are.
+                namespaces=(_PATTERN,) if self._by_label else self._namespaces,
             )
-            for task in tasks:
+            for task in (*tasks, following):
                 task.add_done_callback(is_over)
             await kopf.run_tasks(tasks, ignored=others)
         finally:
             told.cancel()
+            following.cancel()
+
+    async def _followed(self, insights: Insights) -> None:
+        """Let Kopf's streams be those of the namespaces that there are by now."""
+        changed = asyncio.Event()
+        self._inside = (asyncio.get_running_loop(), changed)
+        await insights.ready_namespaces.wait()
+        while True:
+            changed.clear()
+            wanted: set[Any] = {*self._namespaces}
+            if self._by_label and insights.namespaces != wanted:
+                async with insights.revised:
+                    insights.namespaces.clear()
+                    insights.namespaces.update(wanted)
+                    insights.revised.notify_all()
+            await changed.wait()
 
     async def _when_told(self, insights: Insights, stop: asyncio.Event) -> None:
         """End Kopf, but not while it looks which resources there are: it would try again then."""

@@ -67,6 +67,10 @@ def calls():
                 yield path.name, node.func.attr, kind
 
 
+BY_LABEL = ("", "namespaces", "list")
+"""Only where labels select namespaces."""
+
+
 def needed():
     """(group, resource, verb) that the operator's code asks of the API server."""
     found = set()
@@ -79,7 +83,7 @@ def needed():
         where = resource_of(kind)
         found |= {(where.group, where.plural, verb) for verb in ("list", "watch")}
     # Objects with blockOwnerDeletion may be made only by who may write the owner's finalizers.
-    return found | {("moorage.dev", "statefulsparkjobs/finalizers", "update")}
+    return (found - {BY_LABEL}) | {("moorage.dev", "statefulsparkjobs/finalizers", "update")}
 
 
 def allowed(roles):
@@ -150,6 +154,19 @@ def test_an_operator_of_some_namespaces_may_do_the_same_in_each(rendered, namesp
 def test_without_cluster_scoped_rights_there_is_nothing_outside_of_namespaces(rendered):
     assert of_kind(rendered["namespaced"], "ClusterRole", "ClusterRoleBinding") == []
     assert set(operators(rendered["namespaced"])) == {"jobs-a", "jobs-b", NAMESPACE}
+
+
+LABELLED = ("--set", "watchNamespaceSelector=moorage.dev/jobs=yes")
+
+
+def test_an_operator_of_namespaces_with_a_label_may_list_namespaces_beside(template):
+    objects = template(*LABELLED)
+    roles = operators(objects)
+    assert set(roles) == {"", NAMESPACE}
+    assert allowed(roles[""]) | allowed(roles[NAMESPACE]) == needed() | {BY_LABEL}
+    (job,) = of_kind(objects, "Job")
+    account = job["spec"]["template"]["spec"]["serviceAccountName"]
+    assert BY_LABEL in allowed(role for _, role in bound(objects, account, NAMESPACE))
 
 
 WATCHED_TWO = ("--set", "watchNamespaces={jobs-a,jobs-b}")

@@ -210,7 +210,8 @@ def test_every_setting_of_the_operator_has_a_value(rendered):
     names = set(environment(rendered["namespaced"]))
     # With shards there are several operators: tests/chart/test_shards.py.
     names |= {"MOORAGE_SHARD", "MOORAGE_SHARDS"}
-    names |= {"MOORAGE_STORE_ENDPOINTS"}  # of the case below
+    # Of the cases below.
+    names |= {"MOORAGE_STORE_ENDPOINTS", "MOORAGE_WATCH_NAMESPACE_SELECTOR"}
     settings = {f"MOORAGE_{name.upper()}" for name in Settings.model_fields}
     no_sense = {"MOORAGE_KUBECONFIG", "MOORAGE_CONTEXT", "MOORAGE_HEALTH_HOST"}
     assert settings - names == no_sense
@@ -230,6 +231,15 @@ def test_values_reach_the_operators_settings(rendered):
         "jobs-b",
     )
     assert read_settings([], environment(rendered["minimal"])).leader_election is False
+
+
+def test_labels_of_namespaces_reach_the_operator_and_what_tidies_up_after_it(template):
+    objects = template("--set", "watchNamespaceSelector=team in (a\\,b)")
+    settings = read_settings([], environment(objects))
+    assert settings.watch_namespace_selector == "team in (a,b)"
+    (job,) = of_kind(objects, "Job")
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert "--watch-namespace-selector=team in (a,b)" in container["args"]
 
 
 def test_the_fleet_file_is_mounted_where_the_operator_reads_it(rendered):
@@ -321,6 +331,12 @@ def test_an_api_server_would_take_the_definitions(rendered, case):
             "would have 78 characters of at most 63; set a shorter fullnameOverride",
         ),
         (["fleet.configMap=a", "fleet.profile=b"], "leave out the other"),
+        (["watchNamespaceSelector=a", "watchNamespaces={b}"], "leave out the other"),
+        (
+            ["watchNamespaceSelector=a", "rbac.clusterScoped=false"],
+            "set rbac.clusterScoped to true",
+        ),
+        (["watchNamespaceSelector=a", "leaderElection.enabled=false"], "set it to true"),
         (["replicaCount=2"], "replicaCount"),
     ],
 )

@@ -115,6 +115,17 @@ annotations:
 
 {{/* What a schema cannot say. */}}
 {{- define "moorage.validate" -}}
+{{- if .Values.watchNamespaceSelector }}
+{{- if .Values.watchNamespaces }}
+{{- fail (printf "watchNamespaceSelector is %s, and watchNamespaces names %s: only one of them can hold; leave out the other" .Values.watchNamespaceSelector (join ", " .Values.watchNamespaces)) }}
+{{- end }}
+{{- if and .Values.rbac.create (not .Values.rbac.clusterScoped) }}
+{{- fail (printf "watchNamespaceSelector is %s, and rbac.clusterScoped is false: nobody knows which namespaces will have these labels, so the operator needs a ClusterRole; set rbac.clusterScoped to true, or list the namespaces in watchNamespaces" .Values.watchNamespaceSelector) }}
+{{- end }}
+{{- if not .Values.leaderElection.enabled }}
+{{- fail (printf "watchNamespaceSelector is %s, and leaderElection.enabled is false: by its Lease a job changes hands when its namespace does; set it to true" .Values.watchNamespaceSelector) }}
+{{- end }}
+{{- end }}
 {{- if and .Values.rbac.create (not .Values.rbac.clusterScoped) }}
 {{- if not .Values.watchNamespaces }}
 {{- fail "rbac.clusterScoped is false, and watchNamespaces is empty: an operator of all namespaces needs a ClusterRole; list the namespaces in watchNamespaces" }}

@@ -66,3 +66,32 @@ def test_only_the_process_that_leads_shows_them(two):
     assert value() == 1
     leads[0] = False
     assert value() is None
+
+
+def test_one_may_come_later_and_go_again(two):
+    two.listed("a")
+    two.listed("b")
+    two.add("c")
+    assert two.shown() == {"a": True, "b": True, "c": False}
+    two.begun("c", "Pod")
+    assert two.anew("c").is_set()
+    two.listed("c")
+    two.remove("a")
+    assert two.shown() == {"b": True, "c": True}
+    # What is still on its way from it says nothing any more.
+    two.listed("a", "forbidden")
+    two.watched("a", "Pod", "403")
+    two.begun("a", "Pod")
+    assert two.names == ("b", "c")
+    two.add("a")
+    assert two.problem("a") == "its objects were not listed yet"
+
+
+async def test_one_that_goes_is_not_waited_for():
+    found = WatchedNamespaces((), all_if_none=False)
+    assert found.primed
+    await found.answered()
+    found.add("a")
+    assert found.names == ("a",)
+    found.remove("a")
+    await found.answered()

@@ -22,6 +22,29 @@ def test_namespaces_are_a_list_with_commas():
     assert read_settings(["--watch-namespaces", "a, b,"], {}).watch_namespaces == ("a", "b")
 
 
+GOOD = ["a=b", "a==b,!c", "team in (a, b),x.y/z", "team notin (a),b!=c", "moorage.dev/jobs="]
+
+
+@pytest.mark.parametrize("selector", GOOD)
+def test_namespaces_may_be_those_with_labels(selector):
+    found = read_settings(["--watch-namespace-selector", f" {selector} "], {})
+    assert found.watch_namespace_selector == selector
+
+
+@pytest.mark.parametrize("selector", ["a=b=c", "team in a", "a b", ",a", "-a", "a in (b", "a;b"])
+def test_a_selector_that_no_api_server_takes_is_refused(selector):
+    with pytest.raises(SettingsError, match=r"selects by no label: write a=b"):
+        read_settings([f"--watch-namespace-selector={selector}"], {})
+
+
+def test_labels_of_namespaces_go_with_no_names_and_need_a_lease():
+    selector = ["--watch-namespace-selector", "a=b"]
+    with pytest.raises(SettingsError, match="only one of them can hold"):
+        read_settings([*selector, "--watch-namespaces", "x"], {})
+    with pytest.raises(SettingsError, match="needs a Lease"):
+        read_settings([*selector, "--leader-election", "false"], {})
+
+
 @pytest.mark.parametrize(("text", "value"), [("false", False), ("1", True), ("off", False)])
 def test_switches_are_words(text, value):
     assert read_settings([], {"MOORAGE_LEADER_ELECTION": text}).leader_election is value

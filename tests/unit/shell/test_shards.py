@@ -4,6 +4,7 @@ import asyncio
 import random
 import selectors
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from moorage_testing.kube.api import ApiStore
@@ -23,6 +24,7 @@ from moorage_operator.shards import (
     Selection,
     Tenure,
     is_known,
+    is_same_rule,
     operator_of,
     read_selection,
 )
@@ -150,12 +152,19 @@ async def test_a_job_of_another_label_is_not_ours_whatever_its_status_says(claim
     assert await scene.judge() == NOT_SELECTED
 
 
-@pytest.mark.parametrize("how", ["absent", "given back", "selects others"])
+SELECTED = {
+    "given back": Selection(),
+    "selects others": A,
+    # The namespace had its label, and has another's by now.
+    "let go": Selection(("there",), labels="team=a"),
+}
+
+
+@pytest.mark.parametrize("how", ["absent", *SELECTED])
 async def test_a_job_that_nobody_looks_after_is_claimed_at_once_and_not_acted_on(how):
     scene = Scene()
     if how != "absent":
-        selection = A if how == "selects others" else Selection()
-        scene.api.create(lease(selection, holder="" if how == "given back" else "x"))
+        scene.api.create(lease(SELECTED[how], holder="" if how == "given back" else "x"))
     standing = await scene.judge()
     assert not standing.ours
     assert (standing.claim.lease, standing.claim.taken_from) == ("ops/b", "ops/other")
@@ -360,7 +369,13 @@ async def operate(name, selection, api, acting, chance):
     cluster, loop = Slow(api, chance), asyncio.get_running_loop()
     identity = f"{name}-{loop.time()}"
     leader = Leader(
-        cluster, "ops", name, identity, selection=selection.text, times=TIMES, tick=loop.time
+        cluster,
+        "ops",
+        name,
+        identity,
+        selection=lambda: selection.text,
+        times=TIMES,
+        tick=loop.time,
     )
     own = Ownership(cluster, selection, f"ops/{name}", TIMES.duration, loop.time)
     await leader.acquire()
@@ -458,3 +473,19 @@ def test_never_two_act_on_a_job_however_it_moves_and_whoever_comes_and_goes(seed
     with asyncio.Runner(loop_factory=MadeUpTime) as runner:
         count = runner.run(an_hour(seed))
     assert set(count) == {"rest", "a", "b", "mistake"}
+
+
+def test_namespaces_by_label_are_those_that_have_it_by_now():
+    labelled = Selection(("here",), labels="a=b")
+    assert (labelled.reaches("here"), labelled.reaches("there")) == (True, False)
+    assert not Selection((), labels="a=b").has("here", {})
+    body = {"metadata": {"annotations": {SELECTION_ANNOTATION: labelled.text}}}
+    assert read_selection(body) == replace(labelled, namespaces=("here",))
+
+
+def test_which_namespaces_have_a_label_is_no_other_rule():
+    one, other = (Selection((name,), labels="a=b") for name in ("x", "y"))
+    assert is_same_rule(one.text, other.text)
+    assert not is_same_rule(one.text, replace(other, labels="a=c").text)
+    assert not is_same_rule(Selection(("x",)).text, Selection(("y",)).text)
+    assert not is_same_rule("", one.text)

@@ -16,6 +16,10 @@
 - name: MOORAGE_WATCH_NAMESPACES
   value: {{ join "," (uniq .) | quote }}
 {{- end }}
+{{- with .Values.watchNamespaceSelector }}
+- name: MOORAGE_WATCH_NAMESPACE_SELECTOR
+  value: {{ . | quote }}
+{{- end }}
 {{- with .Values.shards }}
 - name: MOORAGE_SHARDS
   value: {{ join "," . | quote }}

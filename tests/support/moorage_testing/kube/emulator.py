@@ -1,8 +1,8 @@
 """The API server over HTTP: kmock's discovery and faults, with the objects of an `ApiStore`.
 
 Whatever a test lets kmock answer (`kmock["patch ..."] << 503`) comes first; all other requests for
-known resources are carried out on the store. kmock's `_handle`, `_raw_request` and error classes
-are its inner parts: they are used in this file only, and the release is pinned.
+known resources are carried out on the store. kmock's `_handle`, `_raw_request`, parser and error
+classes are its inner parts: they are used in this file only, and the release is pinned.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp.web
 import attrs
 import kmock
-from kmock._internal import k8s
+from kmock._internal import k8s, parsing
 
 from moorage_operator.kube.rest import MANAGER, RESOURCES
 from moorage_testing.kube.api import ApiStore
@@ -24,6 +24,19 @@ __all__ = ["Emulator"]
 _BY_PATH = {(r.root, r.plural): kind for kind, r in RESOURCES.items()}
 _MOST_EVENTS = 10_000
 _VERBS = ["get", "list", "watch", "create", "update", "patch", "delete"]
+
+
+_parsed = parsing.parse_path
+
+
+def _parsed_whole(path):
+    """kmock takes the list of namespaces for what lies in one without a name, and breaks."""
+    if path.strip("/") == "api/v1/namespaces":
+        return parsing.ParsedPath("", "v1", "namespaces")
+    return _parsed(path)
+
+
+parsing.parse_path = _parsed_whole
 
 
 @attrs.define(kw_only=True)
