@@ -3,8 +3,10 @@
     python cluster_life.py HOME ORDERS
 
 ORDERS is JSON: `seed`, `executors`, `parallelism`, `state` and `spec` of the job, and whether there
-are `faults`. SIGTERM lets the job take a last checkpoint and end; everything else is up to the
-faults, and to whoever kills this process. What was done is in `HOME/faults.log`.
+are `faults`; perhaps the file of another `job`. SIGTERM lets the job take a last checkpoint and
+end; everything else is up to the faults, and to whoever kills this process. What was done is in
+`HOME/faults.log`; without faults, what the driver's JVM holds after a collection is in
+`HOME/heap.log`, in bytes.
 """
 
 import json
@@ -18,12 +20,14 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from moorage_testing.jobs import pace_of, processes_of
 from moorage_testing.quick_spark import quick_java
 from moorage_testing.sidecars import Sidecars, executor_pid
+from pyspark import SparkContext
 
 from moorage.cluster.environment import ClusterEnvironment
 from moorage.cluster.servers import Patience
@@ -39,6 +43,7 @@ JOB = Path(__file__).with_name("audited_job.py")
 PARALLELISMS = (2, 3, 4, 6)
 PAUSE_SECONDS = (0.5, 4.0)
 STALL_SECONDS = (0.5, 6.0)
+WEIGH_SECONDS = 20.0
 
 
 class Volumes(Sidecars):
@@ -159,8 +164,7 @@ def live(home: Path, orders: dict[str, Any]) -> None:
     """Run the job until it is told to stop, or cannot go on."""
     volumes, stop = Path(os.environ["MOORAGE_TEST_VOLUMES"]), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    work = Path(os.environ["SPARK_HOME"]) / "work"
-    with Volumes(work, volumes) as sidecars:
+    with Volumes(Path(os.environ["SPARK_HOME"]) / "work", volumes) as sidecars:
         options = RunOptions(
             environment=environment(home, orders, sidecars),
             stop=stop,
@@ -175,9 +179,21 @@ def live(home: Path, orders: dict[str, Any]) -> None:
             placing(self, owners)
 
         AnchoredPlacement.pin = pinned  # type: ignore[method-assign]  # watched
-        if orders["faults"]:
-            threading.Thread(target=faults.work, daemon=True).start()
+        work = faults.work if orders["faults"] else partial(weigh, home, options)
+        threading.Thread(target=work, daemon=True).start()
         run(home, orders, options, faults)
+
+
+def weigh(home: Path, options: RunOptions) -> None:
+    """Have the driver's JVM collect, and say what is left, now and then."""
+    while not options.stop.wait(WEIGH_SECONDS):
+        context = SparkContext._active_spark_context
+        if context is None or context._jvm is None:
+            continue
+        context._jvm.System.gc()
+        runtime = context._jvm.Runtime.getRuntime()
+        with (home / "heap.log").open("a") as log:
+            log.write(f"{runtime.totalMemory() - runtime.freeMemory()}\n")
 
 
 def run(home: Path, orders: dict[str, Any], options: RunOptions, faults: Faults) -> None:
@@ -228,7 +244,7 @@ def manifest(home: Path, orders: dict[str, Any]) -> dict[str, Any]:
         "kind": "StatefulSparkJob",
         "metadata": {"name": "audited"},
         "spec": {
-            "application": {"mainFile": f"local://{JOB}", "args": [str(home)]},
+            "application": {"mainFile": f"local://{orders.get('job', JOB)}", "args": [str(home)]},
             "scaling": {"parallelism": orders["parallelism"], "mode": "InPlaceParallelism"},
             "epoch": {"interval": "0s"},
             "checkpoint": {"interval": "2s", "minPause": "100ms", "retain": {"count": 3}},

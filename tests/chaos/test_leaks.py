@@ -24,7 +24,8 @@ from moorage_testing.quick_spark import spark_home
 
 pytestmark = [pytest.mark.chaos, pytest.mark.soak, pytest.mark.timeout(0)]
 
-LIFE = Path(__file__).with_name("ticking_life.py")
+LIFE = Path(__file__).with_name("cluster_life.py")
+JOB = Path(__file__).with_name("ticking_job.py")
 EPOCHS = int(os.environ.get("MOORAGE_TEST_EPOCHS", "2000"))
 SAMPLES = 100
 EPOCH_SECONDS = 10.0
@@ -41,7 +42,7 @@ STATES: dict[str, dict[str, Any]] = {
 }
 KINDS = {
     "moorage_state.server.sidecar": "servers",
-    "ticking_life.py": "driver",
+    "cluster_life.py": "driver",
     "CoarseGrainedExecutorBackend": "executors",
     "org.apache.spark.deploy.SparkSubmit": "jvm",
     "worker_daemon": "workers",
@@ -122,6 +123,10 @@ class Run:
             return int(json.loads((self.home / "progress").read_text())["epoch"])
         return 0
 
+    def wait_for(self, epoch: int) -> None:
+        seconds = EPOCH_SECONDS * EPOCHS / SAMPLES + 120
+        wait_until(lambda: self.epoch >= epoch, seconds, f"epoch {epoch}, after {self.epoch}")
+
     def sample(self) -> dict[str, float]:
         """What there is of everything."""
         store = self.home / "store"
@@ -144,11 +149,12 @@ def ticking(home: Path, state: Mapping[str, Any]) -> Iterator[Run]:
         environment = {
             "SPARK_HOME": str(spark_home(home / "spark")),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYTHONPATH": os.pathsep.join([str(LIFE.parent), *sys.path]),
+            "PYTHONPATH": os.pathsep.join(sys.path),
             "MOORAGE_TEST_VOLUMES": volumes,
             "MOORAGE_TEST_MARK": mark,
         }
         orders = {
+            "job": str(JOB),
             "seed": 1,
             "executors": 2,
             "parallelism": 2,
@@ -186,10 +192,6 @@ def test_after_two_thousand_epochs_everything_is_as_large_as_after_five_hundred(
     samples: list[dict[str, float]] = []
     with ticking(tmp_path, STATES[state]) as run:
         for epoch in range(EPOCHS // SAMPLES, EPOCHS + 1, EPOCHS // SAMPLES):
-            wait_until(
-                lambda epoch=epoch: run.epoch >= epoch,
-                EPOCH_SECONDS * EPOCHS / SAMPLES + 120,
-                f"epoch {epoch}, not {run.epoch}",
-            )
+            run.wait_for(epoch)
             samples.append(run.sample())
     assert grown(samples) == [], (tmp_path / "messages.log").read_text()[-3000:]

@@ -36,7 +36,7 @@ class Ticks(KeyedProcessFunction):
         if ctx.key == 0:
             yield {"key": ctx.key, "count": count}
 
-    def on_timer(self, timestamp, ctx):
+    def on_timer(self, timestamp, _ctx):
         self.kinds.remove(timestamp % KEPT)
         return ()
 
