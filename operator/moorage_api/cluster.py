@@ -8,6 +8,7 @@ sent. Facts about other objects (a missing Secret, another job's directory) are 
 import re
 from collections.abc import Iterator
 
+from moorage_api.ingress import ingress_problems
 from moorage_api.job import StatefulSparkJob
 from moorage_api.names import CLUSTER_PY_FILE
 from moorage_api.problems import Problem, field_name
@@ -87,12 +88,8 @@ def _backend(job: StatefulSparkJob) -> Iterator[Problem]:
 
 
 def _status_page(job: StatefulSparkJob) -> Iterator[Problem]:
-    page = job.spec.observability.ui
-    for name, value in (("ingressTemplate", page.ingress_template), ("className", page.class_name)):
-        if value:
-            reason = f"is {value}, and this release makes no Ingress"
-            fix = "leave it out; the driver's metrics and state are behind the Service <job>-driver"
-            yield Problem(f"spec.observability.ui.{name}", reason, fix)
+    ui, meta = job.spec.observability.ui, job.metadata
+    yield from ingress_problems(ui, meta.namespace or "default", meta.name or "job")
 
 
 def _code(job: StatefulSparkJob) -> Iterator[Problem]:

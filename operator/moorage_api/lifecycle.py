@@ -1,15 +1,24 @@
 """What happens to a job over its life: upgrades, failures, deletion, how it is watched."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from moorage_api.model import MAX_INT, Cel, Model, OnChange, Violation
+from moorage_api.model import (
+    MAX_INT,
+    Cel,
+    Items,
+    Model,
+    OnChange,
+    Violation,
+)
 from moorage_api.quantities import Duration, at_least
 
 _Positive = Annotated[Duration, at_least(Duration("1ms"))]
 _Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
+_Note = Annotated[str, Field(max_length=16_384)]
+_Label = Annotated[str, Field(max_length=63)]
 _Few = Annotated[int, Field(ge=0, le=16)]
 
 
@@ -273,15 +282,34 @@ class Deletion(Model):
     """Whether the job is deleted without it then, or waits for a person."""
 
 
+class IngressTls(Model):
+    """A certificate of an Ingress."""
+
+    hosts: Annotated[Items[Annotated[str, Field(max_length=253)]], Field(max_length=16)] = ()
+    """The hosts that it is for; all of the Ingress if empty."""
+
+    secret_name: Annotated[str, Field(max_length=253)] = ""
+    """The Secret with it, in the job's namespace; the controller's own certificate if empty."""
+
+
 class Ui(Model):
-    """The driver's status page."""
+    """The driver's status page, and the Ingress in front of it."""
 
     ingress_template: Annotated[str, Field(max_length=512)] = ""
-    """The host and path of its Ingress, with {name} and {namespace}; not in this release, which
-    refuses it."""
+    """Host and path of the Ingress, such as `streams.example.com/{{namespace}}/{{name}}`. Empty:
+    there is none."""
 
     class_name: Annotated[str, Field(max_length=253)] = ""
-    """The Ingress class; not in this release, which refuses it."""
+    """The Ingress class; the cluster's default if empty."""
+
+    annotations: Annotated[Mapping[str, _Note], Field(max_length=64)] = Field(default_factory=dict)
+    """Of the Ingress, for its controller."""
+
+    labels: Annotated[Mapping[str, _Label], Field(max_length=64)] = Field(default_factory=dict)
+    """Of the Ingress, beside the operator's own."""
+
+    tls: Annotated[Items[IngressTls], Field(max_length=16)] = ()
+    """Its certificates."""
 
 
 class Metrics(Model):

@@ -291,6 +291,8 @@ class Reconciliation(Report):
     it."""
     disruption_budgets: bool = False
     """Whether PodDisruptionBudgets were ever asked for; removed as the PodMonitor below."""
+    ingress: bool = False
+    """Whether an Ingress was ever asked for; removed as the PodMonitor below."""
     pod_monitor: bool = False
     """Whether a PodMonitor was ever asked for: it is removed when it is not wanted any more."""
 

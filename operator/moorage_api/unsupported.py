@@ -64,6 +64,10 @@ def without_effect(spec: JobSpec) -> Iterator[Problem]:
         if scaling.cooldown.seconds:
             fix = "use autoscaler.stabilizationInterval"
             yield Problem("spec.scaling.cooldown", reason, fix)
+    ui = spec.observability.ui
+    if not ui.ingress_template and (ui.class_name or ui.annotations or ui.labels or ui.tls):
+        reason = "says what the Ingress is to be like, and no ingressTemplate asks for one"
+        yield Problem("spec.observability.ui", reason, "set ingressTemplate, or leave it out")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from moorage_operator.objects import is_controlled_by, job_name_of, meta_of, rev
 from moorage_operator.observe import Observer
 from moorage_operator.plan import (
     ASIDE,
+    BESIDE,
     ActionFailed,
     AskDriver,
     DeleteObject,
@@ -31,6 +32,7 @@ from moorage_operator.plan import (
     SaveRevision,
     SetDisruptionBudget,
     SetFinalizer,
+    SetIngress,
     SetPodMonitor,
     StartDriver,
     TidyAttempt,
@@ -119,8 +121,8 @@ class Actor:
     chance: random.Random = field(default_factory=random.Random)  # spreads waits
     _store_tasks: dict[str, dict[str, None]] = field(default_factory=dict)
     _asked: dict[str, dict[str, None]] = field(default_factory=dict)
-    _monitored: dict[str, SetPodMonitor] = field(default_factory=dict)
-    _budgets: dict[tuple[str, str], SetDisruptionBudget] = field(default_factory=dict)
+    _beside: dict[str, dict[str, Effect]] = field(default_factory=dict)
+    """By object and by what is beside it: what was seen to last."""
 
     def store_tasks_of(self, uid: str) -> frozenset[str]:
         """Ids of the newest store tasks that were begun for an object in this process's life."""
@@ -130,16 +132,12 @@ class Actor:
         """The object is gone."""
         self._store_tasks.pop(uid, None)
         self._asked.pop(uid, None)
-        self._monitored.pop(uid, None)
-        for role in ("driver", "executor"):
-            self._budgets.pop((uid, role), None)
+        self._beside.pop(uid, None)
         self.attempts.forget(uid)
 
     def is_done(self, effect: Effect, uid: str) -> bool:
         """Whether this process has done it for the object, and would not do it again."""
-        if isinstance(effect, SetDisruptionBudget):
-            return self._budgets.get((uid, effect.role)) == effect
-        return isinstance(effect, SetPodMonitor) and self._monitored.get(uid) == effect
+        return isinstance(effect, BESIDE) and self._beside.get(uid, {}).get(_of(effect)) == effect
 
     async def carry_out_all(
         self, effects: Iterable[Effect], subject: Subject, aside: Setback
@@ -246,10 +244,8 @@ class Actor:
                 return await self._delete_object(effect, subject.meta)
             case KeepSnapshot():
                 return await self._keep_snapshot(effect, subject)
-            case SetDisruptionBudget():
-                return await self._set_budget(effect, subject.meta)
-            case SetPodMonitor():
-                return await self._set_pod_monitor(effect, subject.meta)
+            case SetDisruptionBudget() | SetPodMonitor() | SetIngress():
+                return await self._set_beside(effect, subject.meta)
 
     # -- revisions -----------------------------------------------------------------------------
 
@@ -351,21 +347,14 @@ class Actor:
             return False
         return True
 
-    async def _set_pod_monitor(self, effect: SetPodMonitor, meta: Meta) -> bool:
+    async def _set_beside(
+        self, effect: SetDisruptionBudget | SetPodMonitor | SetIngress, meta: Meta
+    ) -> bool:
         """Once in a process's life for each change: nobody else is expected to touch it."""
-        if self._monitored.get(meta.uid) == effect:
+        if self.is_done(effect, meta.uid):
             return False
-        await self.attempts.set_monitor(effect, meta)
-        self._monitored[meta.uid] = effect
-        return True
-
-    async def _set_budget(self, effect: SetDisruptionBudget, meta: Meta) -> bool:
-        """As for a PodMonitor."""
-        key = (meta.uid, effect.role)
-        if self._budgets.get(key) == effect:
-            return False
-        await self.attempts.set_budget(effect, meta)
-        self._budgets[key] = effect
+        await self.attempts.set_beside(effect, meta)
+        self._beside.setdefault(meta.uid, {})[_of(effect)] = effect
         return True
 
     async def _keep_snapshot(self, effect: KeepSnapshot, subject: Subject) -> bool:
@@ -432,3 +421,9 @@ def _is_new(known: dict[str, dict[str, None]], uid: str, one: str) -> bool:
 
 def _failed(effect: Effect, why: str) -> str:
     return f"{type(effect).__name__} did not go through: {why}"
+
+
+def _of(effect: Effect) -> str:
+    """Which object beside the job it is about."""
+    role = effect.role if isinstance(effect, SetDisruptionBudget) else ""
+    return f"{type(effect).__name__}-{role}"

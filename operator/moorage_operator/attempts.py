@@ -11,8 +11,16 @@ from datetime import datetime, timedelta
 
 from moorage_api import JobSpec
 from moorage_api.changes import refreshed
+from moorage_api.lifecycle import Ui
 from moorage_api.status import read_status
-from moorage_operator.children import bodies, disruption_budget, names, pod_monitor, service
+from moorage_operator.children import (
+    bodies,
+    disruption_budget,
+    ingress,
+    names,
+    pod_monitor,
+    service,
+)
 from moorage_operator.children.names import owner_reference
 from moorage_operator.children.secrets import config_owner, token_secret
 from moorage_operator.objects import is_controlled_by
@@ -20,6 +28,7 @@ from moorage_operator.plan import (
     ActionFailed,
     DeletePod,
     SetDisruptionBudget,
+    SetIngress,
     SetPodMonitor,
     StartDriver,
     TidyAttempt,
@@ -105,43 +114,38 @@ class Attempts:
         deleted = [await self._delete("Pod", meta, pod.name, pod.uid) for pod in doomed]
         return any(deleted) | await self._tidy_maps(effect, meta)
 
-    async def set_monitor(self, effect: SetPodMonitor, meta: Meta) -> None:
-        """Make or delete the PodMonitor.
+    async def set_beside(
+        self, effect: SetPodMonitor | SetDisruptionBudget | SetIngress, meta: Meta
+    ) -> None:
+        """Make, change or delete an object beside the job's pods.
 
         Raises:
             ActionFailed: the cluster has no such kind, or another object has the name.
             ClusterError: as for any write.
         """
-        body = pod_monitor(meta, effect.tls_secret)
-        name = body["metadata"]["name"]
-        if not effect.present:
-            found = await self.cluster.get("PodMonitor", meta.namespace, name)
-            if found is not None and is_controlled_by(found, meta.uid):
-                await self._delete("PodMonitor", meta, name, found["metadata"]["uid"])
-            return
-        try:
-            await self._keep(body, meta)
-        except NotFound as error:
-            raise ActionFailed(
-                "spec.observability.metrics.podMonitor is true, and this cluster has no kind "
-                "PodMonitor: install the Prometheus operator, or set it to false"
-            ) from error
+        match effect:
+            case SetIngress():
+                await self._set(ingress(meta, effect.ui or Ui()), meta, effect.ui is not None)
+            case SetDisruptionBudget():
+                body = disruption_budget(meta, effect.role, effect.least, effect.attempt)
+                await self._set(body, meta, effect.least > 0)
+            case SetPodMonitor():
+                try:
+                    await self._set(pod_monitor(meta, effect.tls_secret), meta, effect.present)
+                except NotFound as error:
+                    raise ActionFailed(
+                        "spec.observability.metrics.podMonitor is true, and this cluster has no "
+                        "kind PodMonitor: install the Prometheus operator, or set it to false"
+                    ) from error
 
-    async def set_budget(self, effect: SetDisruptionBudget, meta: Meta) -> None:
-        """Make, change or delete a PodDisruptionBudget.
-
-        Raises:
-            ActionFailed: another object has the name.
-            ClusterError: as for any write.
-        """
-        body = disruption_budget(meta, effect.role, effect.least, effect.attempt)
-        if effect.least:
+    async def _set(self, body: Object, meta: Meta, present: bool) -> None:  # noqa: FBT001
+        if present:
             await self._keep(body, meta)
             return
-        name = body["metadata"]["name"]
-        found = await self.cluster.get("PodDisruptionBudget", meta.namespace, name)
+        kind, name = body["kind"], body["metadata"]["name"]
+        found = await self.cluster.get(kind, meta.namespace, name)
         if found is not None and is_controlled_by(found, meta.uid):
-            await self._delete("PodDisruptionBudget", meta, name, found["metadata"]["uid"])
+            await self._delete(kind, meta, name, found["metadata"]["uid"])
 
     async def repair(self, world: JobWorld) -> None:
         """Make again what a living driver needs besides its pod, and somebody deleted.

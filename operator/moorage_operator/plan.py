@@ -17,6 +17,7 @@ from moorage_api.driver import (
     StartOrder,
     StopBody,
 )
+from moorage_api.lifecycle import Ui
 from moorage_api.snapshot import SnapshotStatus
 from moorage_api.status import Condition, JobStatus
 
@@ -144,6 +145,13 @@ class SetDisruptionBudget:
     attempt: int  # whose pods count: those that another driver has beside it do not
 
 
+@dataclass(frozen=True, slots=True)
+class SetIngress:
+    """Make, change or remove the Ingress in front of the job's page."""
+
+    ui: Ui | None  # as the spec says it; None: there is none
+
+
 Effect = (
     SaveRevision
     | TidyRevisions
@@ -157,9 +165,13 @@ Effect = (
     | KeepSnapshot
     | SetPodMonitor
     | SetDisruptionBudget
+    | SetIngress
 )
 
-ASIDE = (KeepSnapshot, SetPodMonitor, SetDisruptionBudget)
+BESIDE = (SetPodMonitor, SetDisruptionBudget, SetIngress)
+"""Effects that keep an object beside the job's pods as the spec asks for it, or remove it."""
+
+ASIDE = (KeepSnapshot, *BESIDE)
 """Effects that come last, and whose failure holds up nothing else."""
 
 

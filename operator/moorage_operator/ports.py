@@ -35,6 +35,7 @@ Kind = Literal[
     "Node",
     "PodDisruptionBudget",
     "PodMonitor",
+    "Ingress",
     "ResourceQuota",
 ]
 

@@ -12,7 +12,8 @@ import yaml
 
 from moorage_api import API_VERSION, KIND, JobSpec
 from moorage_api.driver import ENDPOINT_PORT, METRICS_PATH, StartOrder, certificate_name
-from moorage_api.lifecycle import FailurePolicy, OperatorSettings, Upgrade
+from moorage_api.ingress import ingress_place
+from moorage_api.lifecycle import FailurePolicy, OperatorSettings, Ui, Upgrade
 from moorage_api.model import Model
 from moorage_operator.children.names import (
     config_map_name,
@@ -87,6 +88,31 @@ def pod_monitor(meta: Meta, tls_secret: str = "") -> Object:
     }
 
 
+def ingress(meta: Meta, ui: Ui) -> Object:
+    """What leads from outside to the page of whichever driver is ready."""
+    place = ingress_place(ui, meta.namespace, meta.name)
+    service = {"name": service_name(meta.name), "port": {"name": "endpoint"}}
+    path = {"path": place.path, "pathType": place.path_type, "backend": {"service": service}}
+    rule: Object = {"http": {"paths": [path]}}
+    made = _metadata(meta, service_name(meta.name))
+    made["labels"] = {**ui.labels, **made["labels"]}
+    if ui.annotations:
+        made["annotations"] = dict(ui.annotations)
+    spec: Object = {"rules": [{"host": place.host, **rule} if place.host else rule]}
+    if ui.class_name:
+        spec["ingressClassName"] = ui.class_name
+    if ui.tls:
+        spec["tls"] = [
+            one.model_dump(mode="json", by_alias=True, exclude_defaults=True) for one in ui.tls
+        ]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": made,
+        "spec": spec,
+    }
+
+
 def disruption_budget(meta: Meta, role: str, least: int, attempt: int) -> Object:
     """What keeps so many pods of a role of an attempt from being evicted.
 
@@ -141,6 +167,7 @@ def job_document(meta: Meta, spec: JobSpec) -> Object:
         "operator": OperatorSettings(),
         "failure_policy": FailurePolicy(),
         "upgrade": Upgrade(mode=spec.upgrade.mode),
+        "observability": spec.observability.model_copy(update={"ui": Ui()}),
     }
     return {
         "apiVersion": API_VERSION,

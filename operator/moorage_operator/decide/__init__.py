@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-from moorage_api.lifecycle import DisruptionBudget
+from moorage_api.lifecycle import DisruptionBudget, Ui
 from moorage_api.status import Condition, OperationStep
 from moorage_operator.decide.conditions import (
     PODS_UNREADABLE,
@@ -43,7 +43,14 @@ from moorage_operator.decide.start import fencing, starting, verifying
 from moorage_operator.decide.stop import snapshotting, stopping
 from moorage_operator.decide.validate import tell_ignored_annotations, validate, warn_of_eviction
 from moorage_operator.decide.view import hold_back, show_pods
-from moorage_operator.plan import Event, Plan, SetDisruptionBudget, SetFinalizer, SetPodMonitor
+from moorage_operator.plan import (
+    Event,
+    Plan,
+    SetDisruptionBudget,
+    SetFinalizer,
+    SetIngress,
+    SetPodMonitor,
+)
 from moorage_operator.snapshots.triggers import stale, wanted
 from moorage_operator.world import JobWorld, Unreadable
 
@@ -125,6 +132,7 @@ def _act(draft: Draft) -> None:
     _snapshots(draft)
     _monitor(draft)
     _budgets(draft)
+    _page(draft)
 
 
 def _work(draft: Draft) -> None:
@@ -176,6 +184,16 @@ def _budgets(draft: Draft) -> None:
         draft.do(SetDisruptionBudget("driver", int(rules.driver), attempt))
         least = max(there - at_once, 0) if at_once is not None else 0
         draft.do(SetDisruptionBudget("executor", least, attempt))
+
+
+def _page(draft: Draft) -> None:
+    """Let people find the job's page from outside, or not any more."""
+    spec = policy(draft)
+    ui = spec.observability.ui if spec is not None else Ui()
+    wanted = bool(ui.ingress_template)
+    if wanted or draft.status.reconciliation.ingress:
+        draft.put_reconciliation(ingress=True)
+        draft.do(SetIngress(ui if wanted else None))
 
 
 def _say_blind(draft: Draft, pods: Unreadable) -> None:

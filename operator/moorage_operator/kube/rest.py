@@ -76,6 +76,7 @@ RESOURCES: dict[Kind, Resource] = {
     "Node": Resource("Node", "nodes", namespaced=False, status=True),
     "ResourceQuota": Resource("ResourceQuota", "resourcequotas"),
     "PodDisruptionBudget": Resource("PodDisruptionBudget", "poddisruptionbudgets", "policy"),
+    "Ingress": Resource("Ingress", "ingresses", "networking.k8s.io"),
     "PodMonitor": Resource("PodMonitor", "podmonitors", "monitoring.coreos.com"),
 }
 

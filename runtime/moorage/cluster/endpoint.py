@@ -64,6 +64,18 @@ _REQUEST_SECONDS = 15.0
 idle connection is kept."""
 
 _LOOKUPS = f"{STATE_PATH}/"
+_PATHS = frozenset(
+    {
+        HEALTH_PATH,
+        STATE_PATH,
+        CHECKPOINTS_PATH,
+        METRICS_PATH,
+        SAVEPOINTS_PATH,
+        STOP_PATH,
+        RESCALE_PATH,
+        PROMOTE_PATH,
+    }
+)
 _M = TypeVar("_M", bound=Model)
 
 
@@ -147,15 +159,16 @@ class Endpoint:
         if path == HEALTH_PATH and request.method == "GET":
             return self._health()
         self._authorize(request)
-        if path == PAGE_PATH:
+        if _is_page(request):
             _require(request, {"GET"})
             return await page_answer(self._page)
         if path.startswith(f"{REQUESTS_PATH}/"):
             _require(request, {"GET"})
             return self._one_request(path.removeprefix(f"{REQUESTS_PATH}/"))
-        if path.startswith(_LOOKUPS) and path != _LOOKUPS:
+        looked_up = _looked_up(request)
+        if looked_up:
             _require(request, {"GET", "POST"})
-            return await look_up(self._lookups, path.removeprefix(_LOOKUPS), request)
+            return await look_up(self._lookups, looked_up, request)
         views = self._views().get(path)
         orders = self._orders().get(path)
         if views is None and orders is None:
@@ -196,7 +209,7 @@ class Endpoint:
         sent = _shown(request)
         commands = _is(sent, self._token)
         if not commands and not _is(sent, self._scrape_token()):
-            browsed = request.rel_url.raw_path == PAGE_PATH
+            browsed = _is_page(request)
             raise Refused(
                 401,
                 "unauthorized",
@@ -204,7 +217,7 @@ class Endpoint:
                 **{"WWW-Authenticate": 'Basic realm="moorage"' if browsed else "Bearer"},
             )
         self._server.trust(request)
-        reads = request.method == "GET" or request.rel_url.raw_path.startswith(_LOOKUPS)
+        reads = request.method == "GET" or bool(_looked_up(request))
         if not commands and not reads:
             raise Refused(403, "forbidden", "this token only reads: orders need the attempt's")
 
@@ -239,6 +252,26 @@ class Endpoint:
             raise Refused(400, error.code, str(error)) from error
         view = self._board.request(known)
         return json_answer(view.to_json(), 200 if view.state in {"Completed", "Failed"} else 202)
+
+
+def _is_page(request: web.BaseRequest) -> bool:
+    """Whether the page is meant: at its own path, or below one that an Ingress has put before it.
+
+    That is any other that ends as the page's own, or that a browser wants to show.
+    """
+    path = request.rel_url.raw_path
+    if path == PAGE_PATH or request.method != "GET":
+        return path == PAGE_PATH
+    if path in _PATHS or path.startswith((_LOOKUPS, f"{REQUESTS_PATH}/")) or _looked_up(request):
+        return False
+    return path.endswith("/") or "text/html" in request.headers.get("Accept", "")
+
+
+def _looked_up(request: web.BaseRequest) -> str:
+    """The name, still quoted, whose state is asked for; below a path of an Ingress's as well."""
+    path = request.rel_url.raw_path
+    ours = path.startswith(_LOOKUPS) or request.method == "GET"
+    return path.rpartition(_LOOKUPS)[2] if ours and _LOOKUPS in path else ""
 
 
 def _shown(request: web.BaseRequest) -> bytes:

@@ -116,6 +116,35 @@ def test_the_page_of_a_run_keeps_to_itself_what_a_browser_may_do(played):
     assert "unsafe-inline" not in policy
 
 
+def answer_to(endpoint, path, **headers):
+    with endpoint.keep() as connection:
+        connection.request("GET", path, headers=headers)
+        found = connection.getresponse()
+        return found, found.read()
+
+
+BROWSER = {"Authorization": f"Bearer {TOKEN}", "Accept": "text/html,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize("path", ["/", "/team/clicks", "/team/clicks/", "/state/of/the/team"])
+def test_the_page_is_found_below_the_path_of_an_ingress(played, path):
+    answer, html = answer_to(played, path, **BROWSER)
+    if path.startswith("/state/"):
+        # Of what is the endpoint's own nothing is guessed.
+        assert answer.status != 200
+        return
+    assert (answer.status, b"No epoch has been committed yet." in html) == (200, True)
+    asked, _ = answer_to(played, path, Accept=BROWSER["Accept"])
+    assert (asked.status, asked.headers["WWW-Authenticate"]) == (401, 'Basic realm="moorage"')
+
+
+def test_what_is_no_page_is_none_below_a_path_either(played):
+    assert played.call("GET", "/team/clicks")[1]["error"]["code"] == "not_found"
+    answer, body = answer_to(played, "/state", **BROWSER)
+    assert (answer.status, DriverState.model_validate_json(body).job_uid) == (200, "uid-1")
+    assert played.call("POST", "/team/clicks/", {})[0] == 404
+
+
 @pytest.mark.parametrize("path", ["/state", "/metrics", "/checkpoints"])
 def test_the_token_for_scraping_reads(read_only, path):
     assert read_only[0].call("GET", path, token=READER)[0] == 200
@@ -656,6 +685,16 @@ def test_state_is_looked_up_by_the_path_and_the_query(asked):
     path = "/state/counts?key=a%2Fb&key=%22x%22&mapKey=7&limit=3"
     assert played.call("GET", path) == (200, {"results": []})
     assert answers.asked == [LookupRequest("counts", ["a/b", '"x"'], True, "7", limit=3)]
+
+
+def test_state_is_looked_up_below_the_path_of_an_ingress_by_the_page(asked):
+    played, answers = asked
+    path = "/team/state/clicks/state/counts?key=a"
+    assert played.call("GET", path) == (200, {"results": []})
+    assert answers.asked == [LookupRequest("counts", ["a"], True)]
+    assert played.call("GET", path, token=None)[0] == 401
+    # Orders, and keys by the hundred, are for who speaks to the driver itself.
+    assert played.call("POST", path, {"keys": []})[0] == 404
 
 
 @pytest.mark.parametrize("token", [TOKEN, READER])

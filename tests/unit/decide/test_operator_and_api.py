@@ -8,12 +8,14 @@ from moorage_testing.worlds import START, Stage, job_spec, restore_point, store_
 
 from moorage_api import Problem
 from moorage_api.driver import DriverState, StopBody
+from moorage_api.lifecycle import Ui
 from moorage_api.status import JobStatus
 from moorage_operator.plan import (
     AskDriver,
     SaveRevision,
     SetDisruptionBudget,
     SetFinalizer,
+    SetIngress,
     SetPodMonitor,
     StartDriver,
 )
@@ -332,6 +334,21 @@ def test_asking_twice_is_the_same_request():
     assert stops == asked
     assert len({body.request_id for body in stops}) == 1
     assert len({body.name for body in stops}) == 1
+
+
+def test_an_ingress_is_asked_for_while_it_is_wanted_and_removed_after():
+    stage = Stage()
+    stage.run()
+    assert not [e for e in stage.effects if isinstance(e, SetIngress)]
+    for template in ("example.com/{{name}}", "{{name}}.example.com"):
+        stage.edit(observability={"ui": {"ingressTemplate": template}})
+        stage.settle()
+        assert stage.started() == [1]
+        assert stage.decide().effects[-1] == SetIngress(Ui(ingress_template=template))
+    stage.edit(observability={"ui": {"className": "nginx"}})
+    stage.settle()
+    assert stage.decide().effects[-1] == SetIngress(None)
+    assert stage.started() == [1]
 
 
 def test_a_pod_monitor_is_asked_for_while_it_is_wanted_and_removed_after():

@@ -5,6 +5,7 @@ from base64 import b64decode
 import pytest
 
 from moorage_api.driver import CheckpointBody, StartOrder
+from moorage_api.lifecycle import Ui
 from moorage_api.status import read_status
 from moorage_operator import memory
 from moorage_operator.objects import meta_of, read_job_spec, revision_body
@@ -18,6 +19,7 @@ from moorage_operator.plan import (
     SaveRevision,
     SetDisruptionBudget,
     SetFinalizer,
+    SetIngress,
     SetPodMonitor,
     StartDriver,
     StoreTask,
@@ -408,6 +410,57 @@ async def test_of_store_tasks_only_the_newest_are_remembered(shell):
         await shell.settle()
     assert len(shell.world.store_tasks) < 40
     assert "e-99" in shell.world.store_tasks
+
+
+PAGE = {
+    "ingressTemplate": "streams.example.com/{{namespace}}/{{name}}",
+    "className": "nginx",
+    "annotations": {"example.com/a": "b"},
+    "labels": {"team": "a", "moorage.dev/job": "other"},
+    "tls": [{"hosts": ["streams.example.com"], "secretName": "streams-tls"}],
+}
+
+
+async def test_an_ingress_is_made_changed_and_removed_once_each(shell):
+    shell.make_job()
+    always(shell, SetIngress(Ui.model_validate(PAGE)))
+    await shell.settle()
+    before = len(shell.cluster.effects)
+    await shell.reconcile()
+    assert len(shell.cluster.effects) == before
+    [made] = shell.api.list("Ingress")
+    meta, spec = made["metadata"], made["spec"]
+    assert meta["ownerReferences"][0]["uid"] == shell.job()["metadata"]["uid"]
+    assert (meta["annotations"], meta["labels"]["team"]) == ({"example.com/a": "b"}, "a")
+    assert meta["labels"]["moorage.dev/job"] == "clicks"
+    assert (spec["ingressClassName"], spec["tls"]) == ("nginx", PAGE["tls"])
+    [rule] = spec["rules"]
+    service = {"name": "clicks-driver", "port": {"name": "endpoint"}}
+    path = {"path": "/here/clicks", "pathType": "Prefix", "backend": {"service": service}}
+    assert rule == {"host": "streams.example.com", "http": {"paths": [path]}}
+    always(shell, SetIngress(Ui(ingress_template="/{{name}}")))
+    await shell.settle()
+    [made] = shell.api.list("Ingress")
+    assert list(made["spec"]) == ["rules"]
+    assert "annotations" not in made["metadata"]
+    assert "host" not in made["spec"]["rules"][0]
+    always(shell, SetIngress(None))
+    await shell.settle()
+    assert not shell.api.list("Ingress")
+
+
+async def test_an_ingress_of_somebody_else_is_left_alone_and_said(shell, monkeypatch):
+    monkeypatch.setattr(memory, "_FIRST_SETBACK", 0.0)
+    shell.make_job()
+    theirs = {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress"}
+    shell.api.create({**theirs, "metadata": {"name": "clicks-driver", "namespace": "here"}})
+    always(shell, SetIngress(Ui(ingress_template="/{{name}}")))
+    for _ in range(3):
+        await shell.reconcile()
+    [found] = shell.api.list("Ingress")
+    assert "spec" not in found
+    assert "Ingress" in shell.world.trouble
+    assert "clicks-driver" in shell.world.trouble
 
 
 async def test_a_pod_monitor_is_made_once_and_removed_when_it_is_not_wanted(shell):

@@ -46,6 +46,10 @@ a namespace that is being deleted are refused, which the operator bears.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, create, patch, delete]
+# Of jobs with spec.observability.ui.ingressTemplate.
+- apiGroups: [networking.k8s.io]
+  resources: [ingresses]
+  verbs: [get, create, patch, delete]
 # Of jobs with spec.observability.metrics.podMonitor.
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]

@@ -1,6 +1,8 @@
 "use strict";
 const pause = document.getElementById("pause"), heard = document.getElementById("heard");
 let paused = false;
+// An Ingress may have put the page below a path, with or without a slash at its end.
+const BASE = location.pathname.replace(/\/?$/, "/");
 pause.addEventListener("click", () => {
   paused = !paused;
   pause.setAttribute("aria-pressed", String(paused));
@@ -21,7 +23,7 @@ function closed(part) {
 async function refresh() {
   if (!paused && !document.hidden && String(getSelection()) === "") {
     try {
-      const answer = await fetch("/", {signal: AbortSignal.timeout(60000)});
+      const answer = await fetch(BASE, {signal: AbortSignal.timeout(60000)});
       if (!answer.ok) throw new Error(String(answer.status));
       const text = await answer.text();  // its style has a nonce of its own: not that of this page
       const fresh = new DOMParser().parseFromString(text.slice(text.indexOf("<body>")), "text/html");
@@ -43,7 +45,7 @@ setTimeout(refresh, {{ refresh_seconds * 1000 }});
 const given = new URLSearchParams(location.hash.slice(1)).get("values");
 if (given) {
   sessionStorage.setItem("values", given);
-  history.replaceState(null, "", "/");
+  history.replaceState(null, "", BASE);
 }
 document.addEventListener("submit", async event => {
   if (event.target.id !== "look-up") return;
@@ -53,7 +55,7 @@ document.addEventListener("submit", async event => {
   if (asked.get("entry")) query.set("mapKey", asked.get("entry"));
   const token = sessionStorage.getItem("values");
   try {
-    const answer = await fetch("/state/" + encodeURIComponent(asked.get("name")) + "?" + query, {
+    const answer = await fetch(BASE + "state/" + encodeURIComponent(asked.get("name")) + "?" + query, {
       headers: token ? {Authorization: "Bearer " + token} : {}, signal: AbortSignal.timeout(20000),
     });
     const body = await answer.json();
