@@ -5,11 +5,13 @@ authority. In the right is the job that has a checkpoint there; if none or both 
 did not move there while this process looked on; else the older object.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from moorage_api import JobSpec
+from moorage_api.fleet import digest_of
 from moorage_operator.objects import JudgedSpecs
 from moorage_operator.podviews import moment
 from moorage_operator.ports import Object
@@ -38,6 +40,7 @@ class _Seen:
 
     uid: str
     generation: object
+    profile: str  # a hash of its values
     folders: tuple[str, ...]
     sleeps: bool
     home: tuple[str, ...]  # the directory that the object named when this process saw it first
@@ -47,10 +50,17 @@ class CheckpointDirectories:
     """An index of all jobs' checkpointDirs; a directory inside another one counts as the same.
 
     Only specs that the models accept count: of a job whose newest spec is wrong, the one before.
+
+    Args:
+        values: of the profile that a job goes by: the server of its bucket may stand there.
     """
 
-    def __init__(self, specs: JudgedSpecs | None = None) -> None:
-        self._specs = specs or JudgedSpecs()
+    def __init__(
+        self,
+        specs: JudgedSpecs | None = None,
+        values: Callable[[Object], Mapping[str, Any]] = lambda _: {},
+    ) -> None:
+        self._specs, self._values = specs or JudgedSpecs(), values
         self._seen: dict[str, _Seen] = {}
         self._claims: dict[str, _Claim] = {}
         # By a folder: whose directory it is, and whose directory lies in it or is it. All jobs of a
@@ -105,15 +115,18 @@ class CheckpointDirectories:
         known = self._seen.get(who)
         if known is not None and known.uid != uid:
             known = None
-        if known is not None and generation is not None and known.generation == generation:
+        values = self._values(body)
+        profile = digest_of(values)
+        judged_by = (generation, profile)
+        if known and generation is not None and (known.generation, known.profile) == judged_by:
             return known
-        judged = self._specs.of(body)
+        judged = self._specs.with_defaults(body, values)
         if judged.spec is None or judged.problems:
             return known
         folders = _folders(judged.spec)
         home = known.home if known is not None else folders
         sleeps = judged.spec.desired_state == "Suspended"
-        return _Seen(uid, generation, folders, sleeps, home)
+        return _Seen(uid, generation, profile, folders, sleeps, home)
 
 
 def _drop(index: dict[str, set[str]], folder: str, who: str) -> None:

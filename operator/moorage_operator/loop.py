@@ -52,6 +52,7 @@ from moorage_operator.ports import (
     Ref,
     WallClock,
 )
+from moorage_operator.profiles import values_of
 from moorage_operator.recorder import (
     Teller,
     Written,
@@ -133,7 +134,7 @@ class Reconciler:
         self._chance = chance or random.Random()  # noqa: S311  spreads waits, guards nothing
         self._memory: dict[Ref, Memory] = {}
         self.specs = JudgedSpecs()
-        self.directories = CheckpointDirectories(self.specs)
+        self.directories = CheckpointDirectories(self.specs, lambda body: values_of(body, fleet()))
         self._tokens = Tokens(cluster)
         self._observer = Observer(
             cluster,

@@ -51,7 +51,7 @@ from moorage_operator.ports import (
     Reads,
     WallClock,
 )
-from moorage_operator.profiles import effective
+from moorage_operator.profiles import effective, values_of
 from moorage_operator.quota import room
 from moorage_operator.references import fact_problems
 from moorage_operator.store_access import last_end, store_refs, store_task_refs
@@ -600,7 +600,7 @@ class Observer:
     async def _job_facts(self, body: Object) -> JobFacts:
         meta = meta_of(body)
         status, _ = read_job_status(body)
-        spec = self.specs.of(body).spec
+        spec = self.specs.with_defaults(body, values_of(body, self.fleet())).spec
         current = status.reconciliation.current_revision
         revision = await self._revision(meta, current) if current else None
         return JobFacts(meta, revision.spec if revision else spec, status, newest=spec)

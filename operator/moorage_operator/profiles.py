@@ -82,6 +82,20 @@ def effective(
     return Effective(judged, spec, digest, problems, beyond, profile, waits)
 
 
+def values_of(body: Object, fleet: Fleet) -> Mapping[str, Any]:
+    """The values of a profile that a job goes by, by its object alone; none if nobody knows."""
+    status = _mapping(body.get("status"))
+    held = _mapping(_mapping(status.get("profile")).get("values"))
+    if not _mapping(status.get("attempt")).get("number"):
+        today = fleet.profile(body["metadata"].get("namespace", ""), _named(body)).values
+        held = today if today is not None else held
+    return _without_backend(held)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
 def _asks_anew(
     status: JobStatus,
     revisions: Mapping[str, Revision],
@@ -138,8 +152,7 @@ def _named(body: Object) -> str | None:
 
 def _backend(values: Mapping[str, Any]) -> str:
     """Its state backend is a default as the operator's is: a job that has begun keeps its own."""
-    state = values.get("state")
-    return str(state.get("backend") or "") if isinstance(state, Mapping) else ""
+    return str(_mapping(values.get("state")).get("backend") or "")
 
 
 def _without_backend(values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -259,3 +259,17 @@ async def test_a_job_may_be_more_patient_than_the_operator(world):
     await world.until(lambda: world.status().operation.step == "Verifying")
     operation = world.status().operation
     assert (operation.deadline - world.status().attempt.started_at).total_seconds() == 1200
+
+
+async def test_a_snapshot_of_a_job_that_never_ran_reaches_the_store_as_its_profile_says(world):
+    """An import is verified by the job's own way to the store."""
+    world.set_fleet(
+        "profile: standard\nprofiles: {standard: {state: {credentialsSecretRef: {name: keys}}}}"
+    )
+    world.apply(job(desiredState="Suspended"))
+    world.snapshot("imported", existingPath="s3://savepoints/elsewhere/before")
+    await world.run(5)
+    found = world.object()
+    facts = await world.operator.reconciler._observer._job_facts(found)
+    assert facts.spec.state.credentials_secret_ref.name == "keys"
+    assert facts.newest.state.credentials_secret_ref.name == "keys"

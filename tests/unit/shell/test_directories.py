@@ -57,6 +57,16 @@ def test_a_directory_with_a_longer_name_is_another_one():
     assert found.rival("n/new") == ""
 
 
+def test_the_server_of_a_bucket_may_stand_in_a_profile():
+    server = {"state": {"s3": {"endpoint": "https://minio.stores:9000"}}}
+    values = {"named": {}, "usual": server, "elsewhere": {}}
+    found = CheckpointDirectories(values=lambda body: values[body["metadata"]["name"]])
+    found.note(job("named", "s3://bucket/k", endpoint="https://minio.stores:9000"))
+    found.note(job("usual", "s3://bucket/k", LATER))
+    found.note(job("elsewhere", "s3://bucket/k", LATER))
+    assert (found.rival("n/usual"), found.rival("n/elsewhere")) == ("n/named", "")
+
+
 def test_a_sibling_directory_is_another_one():
     found = index(job("old", "s3://bucket/jobs/k/one"), job("new", "s3://bucket/jobs/k/two", LATER))
     assert found.rival("n/new") == ""
