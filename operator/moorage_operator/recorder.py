@@ -40,6 +40,8 @@ STATUS_BUDGET = 32_768
 _COMPONENT = "moorage-operator"
 _LONGEST_NOTE = 1024
 _SHORTER = (1024, 256, 64, 16)
+_EXACT = "profile"
+"""Of a status: a spec is made of it, and known by its hash."""
 
 
 class Written(Enum):
@@ -114,13 +116,23 @@ async def write_condition(cluster: Cluster, body: Object, said: Condition) -> tu
 
 
 def fitted(status: Report) -> dict[str, Any]:
-    """The status as JSON data, its texts cut shorter and shorter until it fits the budget."""
+    """The status as JSON data, within the budget.
+
+    What became of older versions goes first, the oldest before the others; then texts are cut
+    shorter and shorter. What the job goes by, such as its profile, stays as it is.
+    """
     data: dict[str, Any] = status.to_json()
+    while len(data.get("revisions") or ()) > 1 and not _fits(data):
+        data = {**data, "revisions": data["revisions"][1:]}
     for longest in _SHORTER:
-        if len(json.dumps(data)) <= STATUS_BUDGET:
+        if _fits(data):
             break
-        data = _cut(data, longest)
+        data = {key: _cut(one, longest, key) if key != _EXACT else one for key, one in data.items()}
     return data
+
+
+def _fits(data: dict[str, Any]) -> bool:
+    return len(json.dumps(data)) <= STATUS_BUDGET
 
 
 def _cut(value: Any, longest: int, key: str = "") -> Any:

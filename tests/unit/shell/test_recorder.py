@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moorage_testing.kube import MemoryCluster
 
-from moorage_api.status import Condition, JobStatus, Restarts, read_status
+from moorage_api.fleet import digest_of
+from moorage_api.status import (
+    Condition,
+    JobStatus,
+    ProfileStatus,
+    Restarts,
+    RevisionRecord,
+    read_status,
+)
 from moorage_operator.plan import Event
 from moorage_operator.recorder import STATUS_BUDGET, Written, event_body, fitted, write_status
 
@@ -52,6 +60,49 @@ def test_a_status_within_its_budget_is_left_as_it_is():
 def test_cutting_is_stable_so_that_a_cut_status_is_not_written_again():
     once = fitted(large(50_000))
     assert fitted(read_status(once)) == once
+
+
+def versions(number):
+    return tuple(
+        RevisionRecord(
+            name=f"clicks-{n}",
+            generation=n,
+            attempt=n,
+            at=NOW,
+            changed=tuple(
+                f"spec.sparkConf[spark.k{i}]: {'a' * 90} -> {'b' * 90}" for i in range(8)
+            ),
+            outcome="RolledBack",
+            message="m" * 500,
+        )
+        for n in range(number)
+    )
+
+
+def profile(size):
+    values = {"sparkConf": {"spark.message": "v" * size}, "message": "v" * 2000}
+    return ProfileStatus(name="standard", digest=digest_of(values), values=values)
+
+
+@given(st.integers(0, 10), st.integers(0, 13_000), st.integers(0, 60_000))
+def test_with_versions_and_a_profile_it_stays_within_its_budget(number, size, length):
+    changes = {"revisions": versions(number), "profile": profile(size)}
+    status = large(length).model_copy(update=changes)
+    data = fitted(status)
+    assert len(json.dumps(data)) <= STATUS_BUDGET
+    found = read_status(data)
+    assert found.profile == status.profile
+    assert [one.name for one in found.revisions] == [
+        f"clicks-{n}" for n in range(number - len(found.revisions), number)
+    ]
+    assert fitted(found) == data
+
+
+def test_the_oldest_versions_go_before_any_text_is_cut():
+    status = large(1000).model_copy(update={"revisions": versions(10), "profile": profile(8000)})
+    found = read_status(fitted(status))
+    assert 1 < len(found.revisions) < 10
+    assert (found.message, found.conditions) == (status.message, status.conditions)
 
 
 def test_an_events_name_follows_from_object_reason_and_key():
