@@ -211,8 +211,7 @@ class DriverProcess:
 
     def told_early(self, number: int) -> int:
         """Instead of `run`: a signal came before there was anything to stop."""
-        name = signal.Signals(number).name
-        return self._end(Interrupted(f"told to end before the job began: signal={name}"))
+        return self._end(_told_early(number))
 
     def signalled(self, number: int, _frame: FrameType | None = None) -> None:
         """A signal came; may be called within a handler."""
@@ -286,6 +285,9 @@ class DriverProcess:
                 case _Ended(result, final):
                     self._left = 0.0 if final else self._teardown
                     return result
+                case _Signal(number) if not self._has_begun:
+                    # There is nothing to save, and Spark and executors take half a minute to come.
+                    return _told_early(number)
                 case _Signal(number) if deadline is None:
                     seconds = self._mounted.start.grace_seconds
                     deadline = self._clock() + seconds
@@ -305,6 +307,11 @@ class DriverProcess:
                         f"the last checkpoint was not complete in time: seconds={seconds:g}",
                         f"the time to end was over: seconds={seconds:g}",
                     )
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the stream has run, or had nothing left to do."""
+        return self._tell_begun is None or self._has_finished
 
     @property
     def _has_finished(self) -> bool:
@@ -458,6 +465,10 @@ def _environment(mounted: Mounted, places: Places) -> "JobEnvironment | None":
 
     pod = None if mounted.spark.get("spark.master", "").startswith("local") else Pod.of(os.environ)
     return ClusterEnvironment(mounted.spark, mounted.token, pod=pod, tls=mounted.tls)
+
+
+def _told_early(number: int) -> Interrupted:
+    return Interrupted(f"told to end before the job began: signal={signal.Signals(number).name}")
 
 
 def _status(result: RunResult | BaseException) -> int:

@@ -105,6 +105,25 @@ def attempt(mount) -> Callable[..., DriverAttempt]:
 
 
 @pytest.fixture
+def running(attempt) -> Callable[..., DriverAttempt]:
+    """A driver whose stream runs."""
+
+    def make(play: Play, **more: Any) -> DriverAttempt:
+        at = threading.Event()
+
+        def runs(options: RunOptions, listen: Callable[[JobProgress], None]) -> RunResult:
+            listen(JobProgress(phase="running"))
+            at.set()
+            return play(options, listen)
+
+        made = attempt(runs, **more)
+        assert at.wait(20)
+        return made
+
+    return make
+
+
+@pytest.fixture
 def gate() -> Iterator[threading.Event]:
     """Lets a job that hangs go on when the test ends."""
     made = threading.Event()
@@ -245,15 +264,24 @@ def test_no_secret_is_in_the_end(attempt):
     assert made.end().message == "*** *** *** s3://***@host"
 
 
-def test_a_signal_lets_the_job_take_its_last_checkpoint(attempt):
-    made = attempt(lambda options, _listen: (options.stop.wait(20), STOPPED)[1])
+def test_a_signal_lets_the_job_take_its_last_checkpoint(running):
+    made = running(lambda options, _listen: (options.stop.wait(20), STOPPED)[1])
     made.driver.signalled(signal.SIGTERM)
     assert made.status() == 0
     assert made.end().outcome == "Stopped"
 
 
-def test_after_the_signal_nothing_new_is_taken(attempt, gate):
+def test_a_job_that_has_not_begun_is_not_waited_for(attempt, gate):
     made = attempt(lambda _options, _listen: (gate.wait(20), STOPPED)[1])
+    made.driver.signalled(signal.SIGTERM)
+    assert made.status() == 130
+    assert (made.end().outcome, made.end().code) == ("Failed", "interrupted")
+    assert "before the job began: signal=SIGTERM" in made.end().message
+    assert not gate.is_set()
+
+
+def test_after_the_signal_nothing_new_is_taken(running, gate):
+    made = running(lambda _options, _listen: (gate.wait(20), STOPPED)[1])
     made.driver.signalled(signal.SIGTERM)
     wait_until(lambda: made.driver.requests._ended, 10, "the signal to be heard")
     with pytest.raises(JobEnding, match="SIGTERM"):
@@ -262,8 +290,8 @@ def test_after_the_signal_nothing_new_is_taken(attempt, gate):
     assert made.status() == 0
 
 
-def test_a_second_signal_waits_for_nothing(attempt, gate):
-    made = attempt(lambda _options, _listen: (gate.wait(20), STOPPED)[1])
+def test_a_second_signal_waits_for_nothing(running, gate):
+    made = running(lambda _options, _listen: (gate.wait(20), STOPPED)[1])
     made.driver.signalled(signal.SIGTERM)
     made.driver.signalled(signal.SIGTERM)
     assert made.status() == 130
@@ -271,21 +299,21 @@ def test_a_second_signal_waits_for_nothing(attempt, gate):
     assert not gate.is_set()
 
 
-def test_the_time_for_the_last_checkpoint_is_limited(attempt, gate):
-    made = attempt(lambda _options, _listen: (gate.wait(20), STOPPED)[1], grace=0.2)
+def test_the_time_for_the_last_checkpoint_is_limited(running, gate):
+    made = running(lambda _options, _listen: (gate.wait(20), STOPPED)[1], grace=0.2)
     made.driver.signalled(signal.SIGTERM)
     assert made.status() == 130
     assert "not complete in time: seconds=0.2" in made.end().message
 
 
-def test_a_last_checkpoint_that_is_complete_counts_though_spark_ends_slowly(attempt, gate):
+def test_a_last_checkpoint_that_is_complete_counts_though_spark_ends_slowly(running, gate):
     def play(options: RunOptions, _listen: Any) -> RunResult:
         options.stop.wait(20)
         options.ended(STOPPED)
         gate.wait(20)
         raise StoreUnavailable("what came of it later")
 
-    made = attempt(play, grace=0.5, teardown=0.1)
+    made = running(play, grace=0.5, teardown=0.1)
     made.driver.signalled(signal.SIGTERM)
     assert made.status() == 0
     assert made.end().outcome == "Stopped"
