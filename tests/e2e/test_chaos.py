@@ -27,10 +27,10 @@ from .ticker import Ticker
 NOWHERE = "localhost/nowhere:1"
 SECRET = "ticker-tls"  # noqa: S105 - its name
 
-PAUSE_SECONDS = (3.0, 30.0)
-"""From one fault to the next: some come before the job is over the last one."""
+PAUSE_SECONDS = (3.0, 60.0)
+"""From one fault to the next: some come before the job is over the last."""
 STORE_SECONDS = (3.0, 25.0)
-ROUND_SECONDS = 240.0
+ROUND_SECONDS = 300.0
 """After so long the job is let come to itself."""
 BACK_SECONDS = 600.0
 DRAIN_SECONDS = 60.0

@@ -311,7 +311,7 @@ class DriverProcess:
     @property
     def _has_begun(self) -> bool:
         """Whether the stream has run, or had nothing left to do."""
-        return self._tell_begun is None or self._has_finished
+        return not self._tell_begun or self._has_finished
 
     @property
     def _has_finished(self) -> bool:
