@@ -219,10 +219,11 @@ def _observed(draft: Draft, report: DriverState, judged: _Judged, length: timede
     since = known.caught_up_since if known is not None else None
     counted = known.counted if known is not None else None
     now = _counts(report, old) if old is not None else None
-    # From now on, too, where one did not answer before, or has read rows again after a rewind.
-    again = now is not None and (counted is None or counted.rewinds != now.rewinds)
-    if since is None or again:
+    rewound = now is not None and counted is not None and counted.rewinds != now.rewinds
+    if since is None or rewound:  # after a rewind rows are read again
         since, counted = draft.now, now
+    elif counted is None:
+        counted = now  # the other one did not answer then
     _put(draft, caught_up_since=since, counted=counted, message=judged.text)
     if draft.reached(since + length):
         return True
