@@ -9,6 +9,7 @@ import pytest
 
 from moorage.driver import runner
 from moorage.driver.environment import NoExecutors, RangesMove, StoppedWaiting
+from moorage.driver.refusals import RestorePointCorrupt
 from moorage.driver.requests import Requests, StopRequest
 from moorage.driver.types import JobProgress, RunOutcome
 from moorage.engine.range_access import ExecutorLost
@@ -46,7 +47,7 @@ def drive(monkeypatch):
         class Run:
             def __init__(self, *_, must_restore):
                 asked.append(must_restore)
-                if isinstance(left[0], StoppedWaiting | NoExecutors):
+                if isinstance(left[0], StoppedWaiting | NoExecutors | RestorePointCorrupt):
                     raise left.pop(0)
                 end, checkpoint = left.pop(0)
                 self.end, self.checkpointer = end, SimpleNamespace(last=checkpoint)
@@ -138,7 +139,8 @@ class Beside:
         self.looks += 1
         if self.looks <= self.away:
             raise StoreUnavailable("no answer")
-        return SimpleNamespace(manifest=None, explicit=False, path="", address="")
+        path = f"chk-{self.looks}"
+        return SimpleNamespace(manifest=None, explicit=False, path=path, address="")
 
     def is_over(self, _requests):
         return self.looks >= self.over
@@ -158,6 +160,13 @@ def test_one_that_stands_by_waits_for_a_store_that_is_away(drive, waits):
     standby = Beside(away=3)
     drive((GONE, None), (RunOutcome.STOPPED, None), stop=waits.event(), standby=standby)
     assert (standby.looks, sum(waits)) == (4, 15.0)
+
+
+def test_one_that_stands_by_follows_a_job_that_lets_its_checkpoints_go(drive):
+    gone = [RestorePointCorrupt("an object is missing", f"chk-{n}", "") for n in range(9)]
+    standby = Beside(away=0)
+    outcome, _, _ = drive(*gone, (RunOutcome.STOPPED, None), standby=standby)
+    assert (outcome, standby.looks) == (RunOutcome.STOPPED, 9)
 
 
 def test_one_that_is_to_lead_meanwhile_does_not_wait(drive, waits):
