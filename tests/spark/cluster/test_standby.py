@@ -157,7 +157,7 @@ def test_a_driver_is_asked_and_ended_and_followed_by_one_that_stood_by(home):
 def test_whoever_is_killed_at_whichever_step_nothing_is_lost_or_doubled(home):
     leader, batches = home.start(1), 1
     wait_for_output(home, 1, leader)
-    for round_ in range(4):
+    for round_ in range(5):
         attempt = 10 * round_
         standby = home.start(attempt + 2, standby=True)
         stands_by(standby, 0)
@@ -172,6 +172,14 @@ def test_whoever_is_killed_at_whichever_step_nothing_is_lost_or_doubled(home):
             leader.end(0)
             standby.ask("/promote", requestId="lead")
             standby.done("lead")
+            kill_group(standby.process)
+            leader = home.start(attempt + 3)
+        elif round_ == 3:  # both, in the middle of a last checkpoint and of a promotion
+            add_batch(home.path / "in", batches)
+            batches += 1
+            leader.ask("/stop", requestId="end")
+            kill_group(leader.process)
+            standby.ask("/promote", requestId="lead")
             kill_group(standby.process)
             leader = home.start(attempt + 3)
         else:  # nobody: the leader is not even stopped, and is shut out by the fence
