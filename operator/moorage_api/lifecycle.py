@@ -211,6 +211,9 @@ class Health(Model):
     """How many times the mean of its operator's rows one subtask may have, while the stream has
     hardly a pause."""
 
+    action: Literal["Restart", "Alert"] | None = None
+    """Of an earlier release, and passed over: write actions.noProgress and actions.noCheckpoint."""
+
     actions: HealthActions = HealthActions()
     """What is done about it; skewed keys and clocks are only told."""
 

@@ -64,6 +64,13 @@ def without_effect(spec: JobSpec) -> Iterator[Problem]:
         if scaling.cooldown.seconds:
             fix = "use autoscaler.stabilizationInterval"
             yield Problem("spec.scaling.cooldown", reason, fix)
+    health = spec.failure_policy.health
+    cures = (health.actions.no_progress, health.actions.no_checkpoint)
+    # Restart was its default, stands in all objects of then, and is what happens.
+    if health.action == "Alert" and cures == ("Restart", "Restart"):
+        reason = "is Alert, and says nothing any more: a job that gets nowhere is restarted"
+        fix = "write actions: {noProgress: Alert, noCheckpoint: Alert} beside it, and leave it out"
+        yield Problem("spec.failurePolicy.health.action", reason, fix)
     ui = spec.observability.ui
     if not ui.ingress_template and (ui.class_name or ui.annotations or ui.labels or ui.tls):
         reason = "says what the Ingress is to be like, and no ingressTemplate asks for one"

@@ -336,6 +336,27 @@ def test_asking_twice_is_the_same_request():
     assert len({body.name for body in stops}) == 1
 
 
+@pytest.mark.parametrize(
+    ("health", "told"),
+    [
+        ({"action": "Alert"}, "write actions: {noProgress: Alert, noCheckpoint: Alert}"),
+        ({"action": "Alert", "actions": {"noProgress": "Alert"}}, ""),
+        # Its default stands in all objects of then, and is what happens.
+        ({"action": "Restart"}, ""),
+    ],
+)
+def test_who_still_says_health_action_is_told_what_to_write(health, told):
+    stage = Stage()
+    stage.run()
+    stage.edit(failurePolicy={"health": health})
+    stage.settle()
+    assert stage.started() == [1]
+    assert stage.condition("SpecValid") == ("True/FieldsWithoutEffect" if told else "True/Valid")
+    assert [told in one.message for one in stage.told("FieldsWithoutEffect")] == (
+        [True] if told else []
+    )
+
+
 def test_an_ingress_is_asked_for_while_it_is_wanted_and_removed_after():
     stage = Stage()
     stage.run()
