@@ -62,7 +62,7 @@ def room(
         whole=_said(lacks),
         growth=_said(grown) if running else "",
         beside=_said(_lacking(applying, whole, _Asked(old, 0, 0, 0))),
-        claims=any(_is_claim(one.resource) for one in lacks),
+        claims=_stay_with_drivers(known) and any(_is_claim(one.resource) for one in lacks),
     )
 
 
@@ -189,8 +189,11 @@ def _is_claim(resource: str) -> bool:
 
 def _claims(spec: JobSpec, drivers: int, executors: int, whole: int) -> int:
     """How many the living pods have; those that are reused stay with their driver."""
-    reused = spec.state.local.type == "ReusedPVC"
-    return max(executors, whole) if reused and drivers else executors
+    return max(executors, whole) if _stay_with_drivers(spec) and drivers else executors
+
+
+def _stay_with_drivers(spec: JobSpec) -> bool:
+    return spec.state.local.type == "ReusedPVC"
 
 
 class _Asked(NamedTuple):

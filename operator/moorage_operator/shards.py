@@ -35,6 +35,8 @@ SELECTION_ANNOTATION = "moorage.dev/selection"
 _FORMAT = 1
 _FRESH = 1.0
 _TOLD_AFTER = 4.0
+_LONGEST = 150_000
+"""Characters of names of namespaces: annotations may have 256 KiB, with what is between names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,9 @@ class Selection:
     @property
     def text(self) -> str:
         """As it stands on the Lease."""
+        if self.labels and sum(map(len, self.namespaces)) > _LONGEST:
+            # A Lease has no room for them. Whoever reads that all are selected takes nothing over.
+            return replace(self, namespaces=(), labels="").text
         said = {
             "format": _FORMAT,
             "namespaces": sorted(self.namespaces),

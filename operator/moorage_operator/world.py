@@ -192,7 +192,7 @@ class Room:
     whole: str = ""  # for all pods
     growth: str = ""  # for what an edit asks for beyond what runs
     beside: str = ""  # for all pods while those that run stay
-    claims: bool = False  # whether volume claims are among what lacks
+    claims: bool = False  # whether claims are, of which an ended driver may have some
 
 
 @dataclass(frozen=True, slots=True)

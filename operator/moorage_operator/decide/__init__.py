@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-from moorage_api.lifecycle import DisruptionBudget, Ui
+from moorage_api.lifecycle import DisruptionBudget
 from moorage_api.status import Condition, OperationStep
 from moorage_operator.decide.conditions import (
     PODS_UNREADABLE,
@@ -189,7 +189,10 @@ def _budgets(draft: Draft) -> None:
 def _page(draft: Draft) -> None:
     """Let people find the job's page from outside, or not any more."""
     spec = policy(draft)
-    ui = spec.observability.ui if spec is not None else Ui()
+    # After a wrong edit it stays: the last good version may be older than what an edit of it said.
+    if spec is None or not is_valid(draft):
+        return
+    ui = spec.observability.ui
     wanted = bool(ui.ingress_template)
     if wanted or draft.status.reconciliation.ingress:
         draft.put_reconciliation(ingress=True)

@@ -366,6 +366,11 @@ def test_an_ingress_is_asked_for_while_it_is_wanted_and_removed_after():
         stage.settle()
         assert stage.started() == [1]
         assert stage.decide().effects[-1] == SetIngress(Ui(ingress_template=template))
+    before = len([e for e in stage.effects if isinstance(e, SetIngress)])
+    stage.edit_badly()
+    stage.settle()
+    assert stage.condition("SpecValid") == "False/Invalid"
+    assert len([e for e in stage.effects if isinstance(e, SetIngress)]) == before
     stage.edit(observability={"ui": {"className": "nginx"}})
     stage.settle()
     assert stage.decide().effects[-1] == SetIngress(None)

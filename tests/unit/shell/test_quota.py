@@ -174,6 +174,13 @@ def test_claims_that_stay_with_a_driver_are_not_asked_for_twice():
         assert gone.claims
 
 
+def test_claims_that_go_with_their_executors_are_no_ended_drivers():
+    local = {"type": "EphemeralPVC", "size": "10Gi"}
+    wanted = spec(state={"local": local, **DIRECTORIES})
+    gone = found(quota({"persistentvolumeclaims": "2"}, {"persistentvolumeclaims": "2"}), wanted)
+    assert (bool(gone.start), gone.claims) == (True, False)
+
+
 def test_what_stands_by_needs_room_beside_what_runs():
     half = quota({"pods": "5"}, {"pods": "3"})
     asked = found(half, spec(image="clicks:2"), spec(), 1, 2)

@@ -483,6 +483,15 @@ def test_namespaces_by_label_are_those_that_have_it_by_now():
     assert read_selection(body) == replace(labelled, namespaces=("here",))
 
 
+def test_of_more_namespaces_than_a_lease_has_room_for_all_count_as_looked_after():
+    many = Selection(tuple(f"namespace-of-a-team-{n:05}" for n in range(8000)), labels="a=b")
+    assert len(many.text) < 1000
+    said = read_selection({"metadata": {"annotations": {SELECTION_ANNOTATION: many.text}}})
+    assert said.has("any", {})
+    few = replace(many, namespaces=tuple(many.namespaces)[:5000])
+    assert 100_000 < len(few.text) < 200_000
+
+
 def test_which_namespaces_have_a_label_is_no_other_rule():
     one, other = (Selection((name,), labels="a=b") for name in ("x", "y"))
     assert is_same_rule(one.text, other.text)
