@@ -299,8 +299,8 @@ class Ui(Model):
     """The driver's status page, and the Ingress in front of it."""
 
     ingress_template: Annotated[str, Field(max_length=512)] = ""
-    """Host and path of the Ingress, such as `streams.example.com/{{namespace}}/{{name}}`. Empty:
-    there is none."""
+    """Host and path of the Ingress. The words namespace and name in it, in double braces, are those
+    of the job. Empty: there is none."""
 
     class_name: Annotated[str, Field(max_length=253)] = ""
     """The Ingress class; the cluster's default if empty."""
