@@ -4,7 +4,7 @@ Decides by type which way a column goes: as NumPy columns where the type is flat
 value through the codec for single values. Both ways give and take the same bytes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,9 @@ from moorage_state.columnar.columns import (
     double_part,
     integer_part,
     joined,
+    only_where,
+    struct_head,
+    struct_part,
     text_part,
     timestamp_part,
 )
@@ -35,7 +38,6 @@ _FLAT = {
     *("tinyint", "smallint", "int", "bigint", "float", "double", "boolean"),
     *("date", "timestamp", "string", "binary"),
 }
-_SHORT_STRUCT = 0x10
 # What datetime knows: the years 1 to 9999.
 _FIRST_DAY, _LAST_DAY = -719162, 2932896
 
@@ -125,10 +127,12 @@ def _offsets(lists: pa.Array) -> pa.Array:
 
 def is_columnar(ddl: str) -> bool:
     """Whether values of this type are read and written as whole NumPy columns."""
-    parsed = parse_type(ddl)
-    return parsed.name in _FLAT or (
-        parsed.name == "struct" and all(child.name in _FLAT for child in parsed.children)
-    )
+    return _is_columnar(parse_type(ddl))
+
+
+def _is_columnar(parsed: StateType) -> bool:
+    inner = parsed.name == "struct" and all(map(_is_columnar, parsed.children))
+    return parsed.name in _FLAT or inner
 
 
 class ColumnCodec:
@@ -189,7 +193,7 @@ class ColumnCodec:
     # -- reading ---------------------------------------------------------------------------
 
     def _read(self, raws: list[bytes]) -> pa.Array:
-        reader, parsed = Reader(raws), self._parsed
+        reader, parsed = Reader.of(raws), self._parsed
         if not raws:
             return pa.array([], self.type)
         if parsed.name != "struct":
@@ -223,9 +227,19 @@ class ColumnCodec:
         parsed = self._parsed
         if parsed.name != "struct":
             return joined([self._part(column, parsed)], self._mark)
-        fields = zip(column.flatten(), parsed.children, strict=True)
-        parts = [self._part(field, child) for field, child in fields]
-        return joined(parts, self._mark + _struct_head(len(parts)))
+        head = self._mark + struct_head(len(parsed.children))
+        return joined(list(self._fields(column, parsed)), head)
+
+    def _fields(self, column: pa.Array, parsed: StateType) -> Iterator[Part]:
+        """The fields of structs, and of the structs in these, one after the other."""
+        for field, child in zip(column.flatten(), parsed.children, strict=True):
+            if child.name != "struct":
+                yield self._part(field, child)
+                continue
+            valid = np.asarray(field.is_valid())
+            yield struct_part(len(child.children), valid)
+            for part in self._fields(field, child):
+                yield only_where(part, valid)
 
     def _part(self, column: pa.Array, parsed: StateType) -> Part:
         if parsed.name in {"string", "binary"}:
@@ -249,11 +263,9 @@ class ColumnCodec:
         )
 
 
-def _struct_head(width: int) -> bytes:
-    return bytes([0x90 | width]) if width < _SHORT_STRUCT else b"\xdc" + width.to_bytes(2, "big")
-
-
 def _read_field(reader: Reader, parsed: StateType) -> pa.Array:
+    if parsed.name == "struct":
+        return _read_structs(reader, parsed)
     if parsed.name in {"string", "binary"}:
         return _texts(reader.texts(binary=parsed.name == "binary"), arrow_type(parsed))
     cells = _READERS.get(parsed.name, Reader.integers)(reader)
@@ -265,6 +277,19 @@ def _read_field(reader: Reader, parsed: StateType) -> pa.Array:
         return pa.array(cells.values, mask=mask).view(kind)
     values = cells.values if mask is None else np.where(cells.valid, cells.values, 0)
     return pa.array(values, mask=mask).cast(kind)
+
+
+def _read_structs(reader: Reader, parsed: StateType) -> pa.Array:
+    inner, valid = reader.optional_struct(len(parsed.fields))
+    if not valid.any():
+        reader.rejoin(inner, valid)
+        return pa.nulls(len(valid), arrow_type(parsed))
+    fields = [_read_field(inner, child) for child in parsed.children]
+    reader.rejoin(inner, valid)
+    found = pa.StructArray.from_arrays(fields, fields=list(arrow_type(parsed)))
+    if valid.all():
+        return found
+    return found.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
 
 
 def _texts(texts: Texts, kind: pa.DataType) -> pa.Array:

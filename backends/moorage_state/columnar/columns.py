@@ -20,6 +20,7 @@ _PADDING = 32
 _MICROS = 1_000_000
 _NANOS_SHIFT, _NANOS_PER_MICRO = 34, 1000
 _BAD = 0xFF
+_SHORT_STRUCT = 0x10
 
 _SMALL = dict.fromkeys((*range(128), *range(224, 256)), 0)
 _Bytes = NDArray[np.uint8]
@@ -70,12 +71,24 @@ class Texts:
 class Reader:
     """Reads fields of all values, the first of each, then the second, and so on."""
 
-    def __init__(self, raws: list[bytes]) -> None:
+    def __init__(self, all_bytes: _Bytes, at: _Places, ends: _Places) -> None:
+        self._bytes = all_bytes
+        self._at = at
+        self._ends = ends
+
+    @classmethod
+    def of(cls, raws: list[bytes]) -> "Reader":
+        """From the first field on."""
         lengths = np.fromiter(map(len, raws), np.int64, len(raws))
-        self._ends = np.cumsum(lengths)
-        self._at: _Places = self._ends - lengths
+        ends = np.cumsum(lengths)
         # A window may reach behind the last value.
-        self._bytes = np.frombuffer(b"".join([*raws, bytes(_PADDING)]), np.uint8)
+        all_bytes = np.frombuffer(b"".join([*raws, bytes(_PADDING)]), np.uint8)
+        return cls(all_bytes, ends - lengths, ends)
+
+    @property
+    def at(self) -> _Places:
+        """Where the next field of each value begins."""
+        return self._at
 
     def struct(self, width: int) -> None:
         """Step into values that are structs of `width` fields."""
@@ -87,6 +100,23 @@ class Reader:
         expected = np.frombuffer(b"\xdc" + width.to_bytes(2, "big"), np.uint8)
         self._require((head == expected).all(axis=1), f"a struct of {width} fields")
         self._at = self._at + 3
+
+    def optional_struct(self, width: int) -> tuple["Reader", NDArray[np.bool_]]:
+        """Step into a field of structs, of which some may be null.
+
+        Returns:
+            What reads the fields of those that are there, to be given back to `rejoin`; and which
+            these are.
+        """
+        valid = self._tag() != _NIL
+        inner = Reader(self._bytes, self._at[valid], self._ends[valid])
+        inner.struct(width)
+        return inner, valid
+
+    def rejoin(self, inner: "Reader", valid: NDArray[np.bool_]) -> None:
+        """Go on behind the structs that `optional_struct` stepped into."""
+        self._at = self._at + 1
+        self._at[valid] = inner.at
 
     def end(self) -> None:
         """Refuse values that have more bytes than were read."""
@@ -221,6 +251,27 @@ class Part:
     def sizes(self) -> NDArray[np.int64]:
         """How many bytes the field has in each value."""
         return self.widths if self.lengths is None else self.widths + self.lengths
+
+
+def struct_head(width: int) -> bytes:
+    """What stands before the fields of a struct."""
+    return bytes([0x90 | width]) if width < _SHORT_STRUCT else b"\xdc" + width.to_bytes(2, "big")
+
+
+def struct_part(width: int, valid: NDArray[np.bool_]) -> Part:
+    """What stands before the fields of structs; a null one has none, see `only_where`."""
+    raw = np.frombuffer(struct_head(width), np.uint8)
+    head = np.tile(raw, (len(valid), 1))
+    head[~valid, 0] = _NIL
+    return Part(head, np.where(valid, len(raw), 1))
+
+
+def only_where(part: Part, valid: NDArray[np.bool_]) -> Part:
+    """A field of structs: nothing at all where the struct is null.
+
+    There the field is null, too, so that it has no bytes of a text.
+    """
+    return Part(part.head, np.where(valid, part.widths, 0), part.data, part.lengths)
 
 
 def integer_part(values: NDArray[Any], valid: NDArray[np.bool_]) -> Part:

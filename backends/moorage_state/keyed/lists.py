@@ -22,6 +22,18 @@ _ORDINAL_BYTES = 4
 _RELIEF = 1024
 
 
+def element_places(store: "KeyedStateStore", cell: bytes, count: int) -> list[bytes]:
+    """Where so many elements are stored that an epoch adds to the list of a cell, in their order.
+
+    They are counted over all keys and lists of the attempt: cheaper than a counter for each.
+    """
+    first = store.appended
+    store.appended = first + count
+    place = cell + encode_time(store.epoch)
+    ordinals = range(first, first + count)
+    return [place + ordinal.to_bytes(_ORDINAL_BYTES, "big") for ordinal in ordinals]
+
+
 class StoredListState(interfaces.ListState):
     """A list as entries of the range."""
 

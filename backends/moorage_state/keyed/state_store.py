@@ -289,12 +289,15 @@ class KeyedStateStore:
                     return self._schemas[name], self._declared[name].type
         return None
 
-    def plain_namespaced(self, handle: Any) -> tuple[StateSchema, str] | None:
-        """The same of a state that has one value, unstamped, for each namespace."""
+    def plain_namespaced(
+        self, handle: Any, *, lists: bool = False
+    ) -> tuple[StateSchema, str] | None:
+        """The same of a state that has one value, unstamped, for each namespace; or a list."""
         for name, known in self._handles.items():
             schema = self._schemas[name]
             if known is handle and schema.namespace_types:
-                plain = schema.kind not in {"list", "map"} and schema.ttl_ms is None
+                of_kind = schema.kind == "list" if lists else schema.kind not in {"list", "map"}
+                plain = of_kind and schema.ttl_ms is None
                 return (schema, self._declared[name].type) if plain else None
         return None
 

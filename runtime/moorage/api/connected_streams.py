@@ -57,6 +57,26 @@ class ConnectedStreams:
             UserError: it is no `KeyedCoProcessFunction`; or see `KeyedStream.process`.
         """
         require_instance("connected streams take", KeyedCoProcessFunction, uid, function)
+        return self.carry_out(
+            function,
+            uid=uid,
+            output=output,
+            null_key=null_key,
+            bad_time=bad_time,
+            side_outputs=side_outputs,
+        )
+
+    def carry_out(
+        self,
+        function: KeyedProcessFunction,
+        *,
+        uid: str,
+        output: str,
+        null_key: str,
+        bad_time: str,
+        side_outputs: Sequence[OutputTag] = (),
+    ) -> "DataStream":
+        """As `process`, also for the vectorized functions that joins have."""
         odd: dict[str, Any] = {"null_key": null_key, "bad_time": bad_time}
         for argument, choice in odd.items():
             if isinstance(choice, OutputTag):

@@ -28,6 +28,15 @@ class _States(Protocol):
     def put_at(
         self, state: Any, of: Positions, namespaces: Sequence[Positions], column: Any
     ) -> None: ...
+    def lists_at(
+        self, state: Any, of: Positions, namespaces: Sequence[Positions]
+    ) -> pa.ListArray: ...
+    def append_at(
+        self, state: Any, of: Positions, namespaces: Sequence[Positions], column: Any
+    ) -> None: ...
+    def clear_lists_at(
+        self, state: Any, of: Positions, namespaces: Sequence[Positions]
+    ) -> None: ...
 
 
 class _Timers(Protocol):
@@ -146,6 +155,40 @@ class BatchContext:
             UserError: it has another length; or see `get_namespaced_values`.
         """
         self._states.put_at(state, key_index, namespaces, column)
+
+    def get_namespaced_lists(
+        self, state: Any, key_index: Positions, *namespaces: Positions
+    ) -> pa.ListArray:
+        """The lists of a namespaced list state, empty where there is none.
+
+        All of them are held at once: ask for some at a time where they may be long.
+
+        Args:
+            state: what `RuntimeContext.get_namespaced_state` gave for a list state, with namespaces
+                of integers.
+            key_index, namespaces: see `get_namespaced_values`; each list once.
+
+        Raises:
+            UserError: it is no such state, or one with a time to live.
+        """
+        return self._states.lists_at(state, key_index, namespaces)
+
+    def append_namespaced_values(
+        self, state: Any, key_index: Positions, *namespaces: Positions, column: Any
+    ) -> None:
+        """Add values at the end of lists, see `get_namespaced_lists`; one list may get several.
+
+        Raises:
+            StateTypeError: the column is not of the type of the lists' elements, or has a null.
+            UserError: it has another length; or see `get_namespaced_lists`.
+        """
+        self._states.append_at(state, key_index, namespaces, column)
+
+    def clear_namespaced_lists(
+        self, state: Any, key_index: Positions, *namespaces: Positions
+    ) -> None:
+        """Remove lists, those of them that are there; see `get_namespaced_lists`."""
+        self._states.clear_lists_at(state, key_index, namespaces)
 
     def get_values(self, state: ValueState, key_index: "Positions | None" = None) -> pa.Array:
         """The values of a state as a column, one for each key, null where there is none.

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from moorage.api.aggregate_columns import AggregateColumns, Column
 from moorage.api.functions import OutputTag, RuntimeContext
@@ -23,9 +22,9 @@ from moorage.api.window_operator import (
     WINDOWS,
     Aggregated,
 )
+from moorage.api.window_times import Numbers, Pairs, WindowTimes, instants, row_times
 from moorage.api.windows import (
     GLOBAL_WINDOW,
-    LAST_TIME,
     MIN_TIME,
     AtEnd,
     Count,
@@ -34,7 +33,6 @@ from moorage.api.windows import (
     Sliding,
     TimeWindow,
     Windowing,
-    beyond,
 )
 from moorage_state.columnar.arrow import arrow_type
 from moorage_state.descriptors import (
@@ -42,12 +40,8 @@ from moorage_state.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from moorage_state.errors import UserError
 from moorage_state.keyed import TimeDomain
 from moorage_state.types import parse_type
-
-_Numbers = NDArray[np.int64]
-_PAIRS = 1 << 19
 
 
 def by_column(
@@ -87,22 +81,7 @@ class _Columns(KeyedBatchFunction):
         descriptor = AggregatingStateDescriptor(CONTENTS, self._aggregates.ddl, self._aggregates)
         self.contents = ctx.get_namespaced_state(descriptor, NAMESPACE)
 
-    def times(self, table: pa.RecordBatch, ctx: BatchContext, *, by_event: bool) -> _Numbers:
-        """When each row counts."""
-        if not by_event:
-            return np.full(table.num_rows, ctx.current_processing_time(), np.int64)
-        if ctx.timestamps is None or ctx.timestamps.null_count:
-            raise UserError(
-                "a row without event time has no window: declare with_event_time for every input "
-                "of a union, or take time='processing'"
-            )
-        times: _Numbers = ctx.timestamps.to_numpy()
-        for time_ms in (int(times.min()), int(times.max())):
-            if not -LAST_TIME <= time_ms <= LAST_TIME:
-                raise beyond(time_ms)
-        return times
-
-    def table(self, keys: pa.Array, index: _Numbers, columns: dict[str, pa.Array]) -> pa.Table:
+    def table(self, keys: pa.Array, index: Numbers, columns: dict[str, pa.Array]) -> pa.Table:
         """Rows of keys and what there is beside them."""
         mine = keys.take(pa.array(index))
         parts = [mine] if len(self._key_columns) == 1 else mine.flatten()
@@ -111,43 +90,14 @@ class _Columns(KeyedBatchFunction):
     def timed(
         self,
         keys: pa.Array,
-        index: _Numbers,
-        starts: _Numbers,
-        ends: _Numbers,
+        index: Numbers,
+        starts: Numbers,
+        ends: Numbers,
         kept: Sequence[Column],
     ) -> pa.Table:
         """Results of windows."""
-        times = {"window_start": _instants(starts), "window_end": _instants(ends)}
+        times = {"window_start": instants(starts), "window_end": instants(ends)}
         return self.table(keys, index, times | self._columns.results(kept))
-
-
-class _Pairs(NamedTuple):
-    """Rows, once for each window that they are in, by key and window.
-
-    Attributes:
-        rows: positions in the table; None: each row once, as they lie.
-        keys: positions of the keys.
-        starts: when each window begins.
-    """
-
-    rows: _Numbers | None
-    keys: _Numbers
-    starts: _Numbers
-
-    def where(self, wanted: NDArray[np.bool_]) -> "_Pairs":
-        """Some of them."""
-        if wanted.all():
-            return self
-        rows = np.arange(len(self.keys)) if self.rows is None else self.rows
-        return _Pairs(rows[wanted], self.keys[wanted], self.starts[wanted])
-
-    def firsts(self) -> _Numbers:
-        """Where another key or window begins."""
-        if not len(self.keys):
-            return np.zeros(0, np.int64)
-        changed = np.ones(len(self.keys), bool)
-        changed[1:] = (self.keys[1:] != self.keys[:-1]) | (self.starts[1:] != self.starts[:-1])
-        return np.flatnonzero(changed)
 
 
 class TimeWindows(_Columns):
@@ -157,42 +107,36 @@ class TimeWindows(_Columns):
         self, windows: Windowing, contents: Aggregated, key_columns: tuple[str, ...]
     ) -> None:
         super().__init__(contents, key_columns, windows.late)
-        assigner: Any = windows.assigner
-        self._size, self._slide = assigner.size_ms, assigner.slide_ms
-        self._offset, self._domain = assigner.offset_ms, assigner.domain
-        self._by_event = assigner.domain is TimeDomain.EVENT_TIME
-        self._lateness = windows.lateness_ms if self._by_event else 0
+        self._windows = WindowTimes(windows)
         self._late: OutputTag | None = windows.late
 
     def process_batch(
         self, keys: pa.Array, table: pa.RecordBatch, ctx: BatchContext
     ) -> Iterator[Any]:
         """Add rows to their windows; results of those that are over."""
-        times = self.times(table, ctx, by_event=self._by_event)
-        if self._by_event:
-            yield from self._sorted_out(table, times, ctx)
-        # A row in very many windows comes so many times.
-        step = max(1, _PAIRS // -(-self._size // self._slide))
-        for first in range(0, table.num_rows, step):
-            yield from self._rows(keys, table, times, range(first, first + step), ctx)
+        times = row_times(table.num_rows, ctx, by_event=self._windows.by_event)
+        late = self._windows.late(times, ctx.current_watermark())
+        if late is not None and self._late is None:
+            self.late_rows_dropped += int(late.sum())
+        elif late is not None and late.any():
+            yield self._late, table.filter(pa.array(late))
+        for span in self._windows.spans(table.num_rows):
+            yield from self._rows(keys, table, times, span, ctx)
 
     def _rows(
         self,
         keys: pa.Array,
         table: pa.RecordBatch,
-        times: _Numbers,
+        times: Numbers,
         span: range,
         ctx: BatchContext,
     ) -> Iterator[pa.Table]:
         """Add some rows to those of their windows that are not gone."""
-        some = slice(span.start, span.stop)
+        some, watermark = slice(span.start, span.stop), ctx.current_watermark()
         table = table.slice(span.start, len(span))
-        pairs = self._assigned(ctx.key_index[some], times[some])
-        if self._by_event:
-            gone_at = pairs.starts + (self._size - 1 + self._lateness)
-            pairs = pairs.where(gone_at > ctx.current_watermark())
-        if self._lateness and len(pairs.keys):
-            over = pairs.starts + (self._size - 1) <= ctx.current_watermark()
+        pairs = self._windows.assigned(ctx.key_index[some], times[some], watermark)
+        if self._windows.lateness and len(pairs.keys):
+            over = pairs.starts + (self._windows.size - 1) <= watermark
             if over.any():
                 yield self._add_late(keys, table, pairs.where(over), ctx)
                 pairs = pairs.where(~over)
@@ -200,97 +144,57 @@ class TimeWindows(_Columns):
 
     def on_timers(self, keys: pa.Array, timers: DueTimers, ctx: BatchContext) -> Iterator[Any]:
         """Results of windows that end; those that are gone are forgotten."""
-        if timers.domain is not self._domain:
+        windows, size = self._windows, self._windows.size
+        if timers.domain is not windows.domain:
             return
-        index, starts = self._ending(timers, 0)
+        index, starts = windows.ending(timers)
         if len(index):
-            column = ctx.get_namespaced_values(self.contents, index, starts, starts + self._size)
+            column = ctx.get_namespaced_values(self.contents, index, starts, starts + size)
             if column.null_count < len(column):
                 there = np.asarray(column.is_valid())
                 kept = self._columns.stored(column.filter(pa.array(there)))
                 started = starts[there]
-                yield self.timed(keys, index[there], started, started + self._size, kept)
-            if not self._lateness:
+                yield self.timed(keys, index[there], started, started + size, kept)
+            if not windows.lateness:
                 self._clear(index, starts, ctx)
-        if self._lateness:
-            self._clear(*self._ending(timers, self._lateness), ctx)
+        if windows.lateness:
+            self._clear(*windows.ending(timers, windows.lateness), ctx)
 
-    def _ending(self, timers: DueTimers, after: int) -> tuple[_Numbers, _Numbers]:
-        """Keys and starts of windows that may have ended `after` the timers' times."""
-        starts = timers.times + (1 - after - self._size)
-        fits = (starts - self._offset) % self._slide == 0
-        return timers.key_index[fits], starts[fits]
-
-    def _clear(self, index: _Numbers, starts: _Numbers, ctx: BatchContext) -> None:
+    def _clear(self, index: Numbers, starts: Numbers, ctx: BatchContext) -> None:
         nothing = pa.nulls(len(index), self._columns.type)
-        ends = starts + self._size
+        ends = starts + self._windows.size
         ctx.put_namespaced_values(self.contents, index, starts, ends, column=nothing)
 
-    def _assigned(self, key_index: _Numbers, times: _Numbers) -> _Pairs:
-        last = times - (times - self._offset) % self._slide
-        if self._size == self._slide:
-            pairs = _Pairs(None, key_index, last)
-        else:
-            most = -(-self._size // self._slide)
-            starts = last[:, None] - self._slide * np.arange(most)
-            rows = np.repeat(np.arange(len(times)), most)
-            pairs = _Pairs(rows, key_index[rows], starts.ravel())
-            pairs = pairs.where(pairs.starts > times[rows] - self._size)
-        # Rows of a key come by time; then those of its tumbling windows lie together already.
-        back = (pairs.starts[1:] < pairs.starts[:-1]) & (pairs.keys[1:] == pairs.keys[:-1])
-        if not back.any():
-            return pairs
-        order = np.lexsort((pairs.starts, pairs.keys))
-        rows = order if pairs.rows is None else pairs.rows[order]
-        return _Pairs(rows, pairs.keys[order], pairs.starts[order])
-
-    def _sorted_out(
-        self, table: pa.RecordBatch, times: _Numbers, ctx: BatchContext
-    ) -> Iterator[tuple[OutputTag, pa.RecordBatch]]:
-        """Rows all of whose windows are gone: the last one of a row is the last to go."""
-        watermark = ctx.current_watermark()
-        if not len(times) or times.min() + self._lateness > watermark:
-            return
-        last = times - (times - self._offset) % self._slide
-        late = (last + (self._size - 1 + self._lateness) <= watermark) | (
-            last + self._size <= times
-        )
-        late &= times + self._lateness <= watermark
-        if self._late is None:
-            self.late_rows_dropped += int(late.sum())
-        elif late.any():
-            yield self._late, table.filter(pa.array(late))
-
-    def _add(self, table: pa.RecordBatch, pairs: _Pairs, ctx: BatchContext) -> None:
+    def _add(self, table: pa.RecordBatch, pairs: Pairs, ctx: BatchContext) -> None:
         firsts = pairs.firsts()
         if not len(firsts):
             return
         index, starts = pairs.keys[firsts], pairs.starts[firsts]
         kept = self._columns.of_rows(table, pairs.rows, firsts)
-        stored = ctx.get_namespaced_values(self.contents, index, starts, starts + self._size)
+        ends = starts + self._windows.size
+        stored = ctx.get_namespaced_values(self.contents, index, starts, ends)
         if stored.null_count < len(stored):
             kept = self._columns.merged(self._columns.stored(stored), kept)
         column = self._columns.column(kept)
-        ends = starts + self._size
         ctx.put_namespaced_values(self.contents, index, starts, ends, column=column)
         if stored.null_count:
             new = np.asarray(stored.is_null())
             self._wait(index[new], starts[new], ctx)
 
-    def _wait(self, index: _Numbers, starts: _Numbers, ctx: BatchContext) -> None:
+    def _wait(self, index: Numbers, starts: Numbers, ctx: BatchContext) -> None:
         """Set the timers of new windows."""
-        ends = starts + (self._size - 1)
-        ctx.register_timers(index, ends, self._domain)
-        if self._lateness:
-            ctx.register_timers(index, ends + self._lateness, self._domain)
+        ends, domain = starts + (self._windows.size - 1), self._windows.domain
+        ctx.register_timers(index, ends, domain)
+        if self._windows.lateness:
+            ctx.register_timers(index, ends + self._windows.lateness, domain)
 
     def _add_late(
-        self, keys: pa.Array, table: pa.RecordBatch, pairs: _Pairs, ctx: BatchContext
+        self, keys: pa.Array, table: pa.RecordBatch, pairs: Pairs, ctx: BatchContext
     ) -> pa.Table:
         """Add late rows that still count, with a result after each."""
-        firsts, count = pairs.firsts(), len(pairs.keys)
+        firsts, count, size = pairs.firsts(), len(pairs.keys), self._windows.size
         index, starts = pairs.keys[firsts], pairs.starts[firsts]
-        ends = starts + self._size
+        ends = starts + size
         stored = ctx.get_namespaced_values(self.contents, index, starts, ends)
         each = self._columns.of_rows(table, pairs.rows, np.arange(count))
         before = self._columns.spread(self._columns.stored(stored), firsts, count)
@@ -300,9 +204,9 @@ class TimeWindows(_Columns):
         column = self._columns.column(self._columns.picked(after, firsts + lengths - 1))
         ctx.put_namespaced_values(self.contents, index, starts, ends, column=column)
         new = np.asarray(stored.is_null())
-        gone = ends[new] - 1 + self._lateness
-        ctx.register_timers(index[new], gone, self._domain)
-        return self.timed(keys, pairs.keys, pairs.starts, pairs.starts + self._size, after)
+        gone = ends[new] - 1 + self._windows.lateness
+        ctx.register_timers(index[new], gone, self._windows.domain)
+        return self.timed(keys, pairs.keys, pairs.starts, pairs.starts + size, after)
 
 
 class _Session(NamedTuple):
@@ -400,7 +304,7 @@ class SessionWindows(_Columns):
         self, keys: pa.Array, table: pa.RecordBatch, ctx: BatchContext
     ) -> Iterator[Any]:
         """Add rows to their sessions; results of those that are over and got another row."""
-        times, index = self.times(table, ctx, by_event=self._by_event), ctx.key_index
+        times, index = row_times(table.num_rows, ctx, by_event=self._by_event), ctx.key_index
         watermark = ctx.current_watermark()
         late = np.full(len(times), self._by_event) & (times + (self._gap - 1) <= watermark)
         # Rows that come one after the other in one session are one group; late ones go alone, as
@@ -436,7 +340,7 @@ class SessionWindows(_Columns):
         self,
         keys: pa.Array,
         table: pa.RecordBatch,
-        firsts: _Numbers,
+        firsts: Numbers,
         sessions: _Sessions,
         ctx: BatchContext,
     ) -> Iterator[pa.Table]:
@@ -549,12 +453,12 @@ def _set_column(sets: Sequence[Mapping[TimeWindow, TimeWindow]]) -> pa.Array:
     return pa.array(rows, arrow_type(parse_type(WINDOW_SET)))
 
 
-def _columns_of(pairs: Sequence[tuple[int, int]]) -> tuple[_Numbers, _Numbers]:
+def _columns_of(pairs: Sequence[tuple[int, int]]) -> tuple[Numbers, Numbers]:
     columns = np.array(pairs, np.int64)
     return columns[:, 0], columns[:, 1]
 
 
-def _cells(places: Sequence[_Place]) -> tuple[_Numbers, _Numbers, _Numbers]:
+def _cells(places: Sequence[_Place]) -> tuple[Numbers, Numbers, Numbers]:
     """Positions of keys, starts and ends."""
     flat = np.array([(index, *window) for index, window in places], np.int64).reshape(-1, 3)
     return flat[:, 0], flat[:, 1], flat[:, 2]
@@ -605,7 +509,3 @@ class CountWindows(_Columns):
         ctx.put_namespaced_values(self.contents, index, *window, column=column.take(empty))
         remaining = pa.array(left, mask=left == 0)
         ctx.put_namespaced_values(self.counted, index, *window, column=remaining)
-
-
-def _instants(times: _Numbers) -> pa.Array:
-    return pa.array(times * 1000).view(pa.timestamp("us", "UTC"))

@@ -18,6 +18,7 @@ from moorage.api.join_functions import (
     select_columns,
 )
 from moorage.api.misplaced import Unfinished
+from moorage.api.window_join_columns import WindowPairs, joins_by_column
 from moorage.api.window_operator import Collected, WindowOperator
 from moorage.api.windows import (
     ProcessWindowFunction,
@@ -33,6 +34,12 @@ from moorage_state.keyed import TimeDomain
 if TYPE_CHECKING:
     from moorage.api.connected_streams import ConnectedStreams
     from moorage.api.streams import DataStream
+
+
+def kept_row(rows: Sequence[str]) -> str:
+    """The DDL type of what is kept of a row: itself on its side, and null on the other."""
+    left, right = rows
+    return f"struct<left:{left},right:{right}>"
 
 
 class _Groups(ProcessWindowFunction):
@@ -79,8 +86,7 @@ class WindowJoinOperator(KeyedCoProcessFunction):
     """
 
     def __init__(self, windows: Windowing, rows: Sequence[str], function: CoGroupFunction) -> None:
-        left, right = rows
-        kept = Collected(f"struct<left:{left},right:{right}>", _Groups(function))
+        kept = Collected(kept_row(rows), _Groups(function))
         self._windows = WindowOperator(windows, kept)
 
     @property
@@ -195,6 +201,7 @@ class JoinedWindows:
 
     def __init__(self, streams: "ConnectedStreams", windows: Windowing) -> None:
         self._groups = CoGroupedWindows(streams, windows)
+        self._windows = windows
         self._streams = streams
         self._domain = windows.assigner.domain
         self._times = [WINDOW_TIMES] if windows.assigner.domain is not None else []
@@ -233,7 +240,13 @@ class JoinedWindows:
         """
         schemas = [keyed.stream.schema for keyed in self._streams.inputs]
         output, function = select_columns(uid, named, schemas, *self._times)
-        made = self.apply(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)
+        options: dict[str, Any] = {"null_key": null_key, "bad_time": bad_time}
+        if joins_by_column(self._windows):
+            rows = [schema.simpleString() for schema in schemas]
+            pairs = WindowPairs(self._windows, kept_row(rows), named)
+            made = self._streams.carry_out(pairs, uid=uid, output=output, **options)
+        else:
+            made = self.apply(function, uid=uid, output=output, **options)
         if self._domain is not TimeDomain.EVENT_TIME:
             return made
         column = {given: name for name, given in named.items()}.get

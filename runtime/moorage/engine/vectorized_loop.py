@@ -12,13 +12,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from moorage.api.functions import ProcessContext
+from moorage.api.join_functions import SIDES
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction, Positions
+from moorage.engine.chunk_lists import ChunkLists
 from moorage.engine.chunk_timers import KINDS, ChunkTimers
+from moorage.engine.columns import stream_column
 from moorage.engine.outputs import SubtaskOutput, is_pair
 from moorage.engine.range_access import BoundRange
 from moorage.engine.rows import Chunk, chunk_of, time_column
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage.engine.timers import Firing
+from moorage_state.checks import StateTypeError
 from moorage_state.columnar import ColumnCodec
 from moorage_state.columnar.arrow import arrow_type
 from moorage_state.errors import UserError
@@ -135,7 +139,15 @@ class VectorizedLoop:
         context = self._context(
             np.array(chunk.starts, np.int64), rows.num_rows, time_column(rows), self._watermark
         )
-        return self._function.process_batch(keys, rows.select(list(self._plan.columns)), context)
+        return self._function.process_batch(keys, self._table(rows), context)
+
+    def _table(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """What `process_batch` gets; of two streams a row of each, of which one is null."""
+        plan = self._plan
+        if not plan.streams:
+            return rows.select(list(plan.columns))
+        sides = [rows.column(stream_column(side)) for side in range(len(plan.streams))]
+        return pa.RecordBatch.from_arrays(sides, names=list(SIDES))
 
     def _context(
         self, starts: NDArray[np.int64], rows: int, times: pa.Array | None, watermark: int
@@ -227,7 +239,8 @@ class _ChunkStates:
 
     def __init__(self, store: KeyedStateStore) -> None:
         self._store = store
-        self._codecs: dict[tuple[int, bool], tuple[bytes, ColumnCodec]] = {}
+        self._codecs: dict[tuple[int, str], tuple[bytes, ColumnCodec]] = {}
+        self._lists = ChunkLists(store)
         self._prefixes: list[bytes] = []
         self._runs_on = False
         self._raws: dict[bytes, _Raws] = {}
@@ -280,7 +293,7 @@ class _ChunkStates:
 
     def get_at(self, state: Any, of: Positions, namespaces: Sequence[Positions]) -> pa.Array:
         """See `BatchContext.get_namespaced_values`."""
-        sid, codec = self._codec_of(state, namespaced=True)
+        sid, codec = self._codec_of(state, "value")
         cells = self._cells_of(sid, of, namespaces)
         raws = self._store.access.get_many(cells) if cells else []
         if self._cells:
@@ -292,7 +305,7 @@ class _ChunkStates:
         self, state: Any, of: Positions, namespaces: Sequence[Positions], column: Any
     ) -> None:
         """See `BatchContext.put_namespaced_values`."""
-        sid, codec = self._codec_of(state, namespaced=True)
+        sid, codec = self._codec_of(state, "value")
         cells = self._cells_of(sid, of, namespaces)
         if len(column) != len(cells):
             raise UserError(
@@ -300,6 +313,35 @@ class _ChunkStates:
                 f"namespaces={len(cells)}; give one for each, null to clear"
             )
         self._cells.update(zip(cells, codec.encode(column), strict=True))
+
+    def lists_at(self, state: Any, of: Positions, namespaces: Sequence[Positions]) -> pa.ListArray:
+        """See `BatchContext.get_namespaced_lists`."""
+        sid, codec = self._codec_of(state, "list")
+        return self._lists.get(self._cells_of(sid, of, namespaces), codec)
+
+    def append_at(
+        self, state: Any, of: Positions, namespaces: Sequence[Positions], column: Any
+    ) -> None:
+        """See `BatchContext.append_namespaced_values`."""
+        sid, codec = self._codec_of(state, "list")
+        cells = self._cells_of(sid, of, namespaces)
+        if len(column) != len(cells):
+            raise UserError(
+                f"a list is named for each value that is added: values={len(column)} "
+                f"namespaces={len(cells)}; give one for each"
+            )
+        if column.null_count:
+            raise StateTypeError(
+                f"no element of a list is null: nulls={column.null_count} of={len(column)}; leave "
+                f"them out"
+            )
+        raws: Any = codec.encode(column)
+        self._lists.append(cells, raws)
+
+    def clear_lists_at(self, state: Any, of: Positions, namespaces: Sequence[Positions]) -> None:
+        """See `BatchContext.clear_namespaced_lists`."""
+        sid, _ = self._codec_of(state, "list")
+        self._lists.clear(self._cells_of(sid, of, namespaces))
 
     def _cells_of(self, sid: bytes, of: Positions, namespaces: Sequence[Positions]) -> list[bytes]:
         if (heads := self._heads.get(sid)) is None:
@@ -310,6 +352,7 @@ class _ChunkStates:
     def end(self) -> None:
         """Write what was put for all keys but the last, which waits."""
         prefixes = self._prefixes
+        self._lists.end(prefixes[-1])
         if self._cells:
             mine, running = self._cells, prefixes[-1]
             waiting = {cell: raw for cell, raw in mine.items() if cell.startswith(running)}
@@ -334,6 +377,7 @@ class _ChunkStates:
     def finish(self) -> None:
         """Write what waits for the last key."""
         self._write_waiting(self.last, except_for=set())
+        self._lists.end()
         self._store.write_many(list(self._cells), list(self._cells.values()))
         self._cells = {}
 
@@ -351,25 +395,40 @@ class _ChunkStates:
             self._raws[sid] = raws
         return self._raws[sid]
 
-    def _codec_of(self, state: Any, *, namespaced: bool = False) -> tuple[bytes, ColumnCodec]:
+    def _codec_of(self, state: Any, namespaced: str = "") -> tuple[bytes, ColumnCodec]:
+        """The id and codec of a state; of one with namespaces, whether a "value" or a "list"."""
         found = self._codecs.get((id(state), namespaced))
         if found is None:
             store = self._store
-            plain = store.plain_namespaced(state) if namespaced else store.plain_value(state)
-            if plain is None and namespaced:
-                raise UserError(
-                    f"get_namespaced_values takes what get_namespaced_state gave for one value, "
-                    f"without a time to live: got={type(state).__name__}"
-                )
+            plain = (
+                store.plain_namespaced(state, lists=namespaced == "list")
+                if namespaced
+                else store.plain_value(state)
+            )
             if plain is None:
-                raise UserError(
-                    f"a vectorized function reads and writes its value states without a time to "
-                    f"live: got={type(state).__name__}; declare a ValueStateDescriptor in open"
-                )
+                raise _unfit(state, namespaced)
             schema, declared = plain
             codec = ColumnCodec(schema.type, schema.earlier, schema.name, declared)
             found = self._codecs[id(state), namespaced] = state_id(schema.name), codec
         return found
+
+
+def _unfit(state: Any, namespaced: str) -> UserError:
+    got = f"got={type(state).__name__}"
+    if namespaced == "list":
+        return UserError(
+            f"get_namespaced_lists takes what get_namespaced_state gave for a list, without a time "
+            f"to live: {got}"
+        )
+    if namespaced:
+        return UserError(
+            f"get_namespaced_values takes what get_namespaced_state gave for one value, without a "
+            f"time to live: {got}"
+        )
+    return UserError(
+        f"a vectorized function reads and writes its value states without a time to live: {got}; "
+        f"declare a ValueStateDescriptor in open"
+    )
 
 
 def _batches(produced: Any) -> Iterable[Any]:

@@ -56,7 +56,10 @@ def structs(fields):
     return f"struct<{ddl}>", st.tuples(*(st.none() | values for _, values in fields))
 
 
-kinds = scalars | st.lists(scalars, min_size=1, max_size=20).map(structs)
+flat = st.lists(scalars, min_size=1, max_size=20).map(structs)
+few = st.lists(scalars, min_size=1, max_size=3).map(structs)
+nested = st.lists(scalars | few, min_size=1, max_size=4).map(structs)
+kinds = scalars | flat | nested | st.lists(scalars | nested, min_size=1, max_size=3).map(structs)
 
 
 @unhurried
@@ -94,7 +97,7 @@ def test_a_slice_of_a_column_is_written_as_the_slice_it_is(data):
         ("decimal(5,2)", [decimal.Decimal("1.50"), None]),
         ("array<long>", [[1, None], None, []]),
         ("map<string,long>", [{"a": 1}, None]),
-        ("a long, s struct<b:string>", [(1, ("x",)), (None, None), None]),
+        ("a long, s struct<b:array<string>>", [(1, (["x"],)), (None, None), None]),
     ],
 )
 def test_other_types_go_value_by_value_with_the_same_result(ddl, rows):

@@ -288,6 +288,79 @@ def test_other_kinds_of_state_are_refused(operator, batch):
             operator.attempt(function, [batch(("a", 1))])
 
 
+class Kept(KeyedBatchFunction):
+    """Keeps each row in a list of its key and of the tens of its number; tells the lists."""
+
+    def open(self, ctx):
+        descriptor = ListStateDescriptor("kept", "n long, user string")
+        self.kept = ctx.get_namespaced_state(descriptor, ["long"])
+
+    def process_batch(self, keys, table, ctx):
+        tens = table.column("n").to_numpy() // 10
+        rows = pa.StructArray.from_arrays(table.columns, names=table.schema.names)
+        ctx.append_namespaced_values(self.kept, ctx.key_index, tens, column=rows)
+        told = sorted(set(zip(ctx.key_index.tolist(), tens.tolist(), strict=True)))
+        lists = ctx.get_namespaced_lists(self.kept, *map(np.array, zip(*told, strict=True)))
+        if (full := [at for at, one in zip(told, lists, strict=True) if len(one) > 3]) != []:
+            ctx.clear_namespaced_lists(self.kept, *map(np.array, zip(*full, strict=True)))
+        names = keys.to_pylist()
+        for (key, _), rows in zip(told, lists.to_pylist(), strict=True):
+            yield pa.table({"user": [names[key]], "n": [sum(row["n"] for row in rows)]})
+
+
+def test_lists_in_namespaces_go_on_over_calls_and_epochs_until_they_are_cleared(operator, batch):
+    def sums(*batches):
+        return operator.epoch(Kept(), batches).rows
+
+    # The rows of "b" are spread over two calls.
+    assert sums(batch(("a", 1), ("b", 2), ("b", 13)), batch(("b", 4), ("b", 5))) == [
+        ("a", 1),
+        ("b", 2),
+        ("b", 13),
+        ("b", 11),
+    ]
+    assert sums(batch(("a", 5), ("b", 6))) == [("a", 6), ("b", 17)]
+    # Four are cleared when they were told.
+    assert sums(batch(("b", 7), ("b", 19))) == [("b", 7), ("b", 32)]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda kept, ctx: ctx.append_namespaced_values(kept, [0], [1], column=pa.array([])),
+            "a list is named for each value that is added: values=0 namespaces=1",
+        ),
+        (
+            lambda kept, ctx: ctx.append_namespaced_values(
+                kept, [0], [1], column=pa.array([None], pa.struct([("n", pa.int64())]))
+            ),
+            "no element of a list is null: nulls=1 of=1; leave them out",
+        ),
+        (
+            lambda kept, ctx: ctx.append_namespaced_values(kept, [0], [1], column=pa.array(["x"])),
+            "a column is not of its state's type: state=kept",
+        ),
+        (
+            lambda kept, ctx: ctx.get_namespaced_values(kept, [0], [1]),
+            "get_namespaced_values takes what get_namespaced_state gave for one value",
+        ),
+        (
+            lambda _, ctx: ctx.get_namespaced_lists("kept", [0], [1]),
+            "get_namespaced_lists takes what get_namespaced_state gave for a list.*got=str",
+        ),
+    ],
+)
+def test_what_is_no_list_or_no_element_is_refused_with_what_to_do(operator, batch, call, words):
+    class Wrong(Kept):
+        def process_batch(self, keys, table, ctx):
+            call(self.kept, ctx)
+            return ()
+
+    with pytest.raises(SubtaskFailure, match=words):
+        operator.attempt(Wrong(), [batch(("a", 1))])
+
+
 def test_a_column_of_another_length_is_refused(operator, batch):
     class Short(Columns):
         def process_batch(self, keys, table, ctx):

@@ -2,7 +2,8 @@
 
 import re
 from collections import defaultdict
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from random import Random
 from typing import Any
 
@@ -20,8 +21,13 @@ from moorage import (
     Sliding,
     Tumbling,
 )
+from moorage.api import window_join, window_join_columns, window_times
+from moorage.api.declarations import columns_of
 from moorage.api.window_join import JoinedStreams
+from moorage.engine import chunk_lists
 from moorage.testing import KeyedHarness, SecondStream, run_job
+from moorage.testing.environment import TestEnvironment
+from moorage.testing.in_process import InProcessJob
 from moorage_state.errors import UserError
 
 LEFT = "user string, n long, at long"
@@ -109,6 +115,120 @@ def test_rows_meet_in_every_window_that_both_fall_into(window, starts, size):
         (n, m) for lefts, rights in met.values() for n in lefts for m in rights
     )
     assert late
+
+
+@pytest.mark.parametrize("window", [Tumbling("10ms"), Sliding("20ms", "5ms", offset="3ms")])
+def test_columns_and_rows_take_turns_over_one_state(monkeypatch, window):
+    def joined(columns):
+        lives: list[bool] = []
+
+        def build(env):
+            # With each life, so that the one goes on with what the other has kept.
+            lives.append(columns and len(lives) % 2 == 0)
+            monkeypatch.setattr(window_join, "joins_by_column", lambda _: lives[-1])
+            left, right = streams(env)
+            named = {"n": "left.n", "user": "left.user", "m": "right.m", "start": "window.start"}
+            pairs = left.join(right).window(window).select(uid="j", **named, end="window.end")
+            pairs.sink_to(FileSink("out"), uid="out")
+
+        chance = Random(7)
+        epochs: list[Any] = [
+            {"left": rows(chance, 9 * i, 100 * i), "right": rows(chance, 8 * i, 100 * i + 50)}
+            for i in range(12)
+        ]
+        return sorted(through_failures(build, epochs, chance)["out"]), set(lives)
+
+    by_rows, _ = joined(False)
+    by_both, ways = joined(True)
+    assert ways == {True, False}
+    assert by_both == by_rows
+    assert len(by_rows) > 9
+
+
+EVERY = (
+    "k long, b boolean, f float, d double, day date, moment timestamp, s string, raw binary, "
+    "price decimal(9,2), tags array<string>, of map<string,long>, inner struct<x:long,y:string>"
+)
+FULL = (
+    *(True, 1.5, 2.25, date(2026, 1, 2), datetime(2026, 1, 2, 3, 4, 5, 6, UTC), "ä", b"\0\xff"),
+    *(Decimal("3.50"), ["x", None], {"a": 1}, (4, "z")),
+)
+
+
+@pytest.mark.parametrize("ddl", [EVERY, "k long, b boolean, inner struct<x:long,y:string>"])
+def test_columns_of_every_type_and_nulls_come_out_as_they_do_of_a_function(ddl):
+    values = FULL if ddl == EVERY else (False, (4, None))
+    epochs = [
+        {
+            "left": [(1, *values, 5), (1, *(None for _ in values), 6)],
+            "right": [(1, *values, 7), (2, *values, 8)],
+        }
+    ]
+    declared: Any = columns_of(ddl)
+    names = [name for name in declared.names if name != "k"]
+    named = {f"{side}_{name}": f"{side}.{name}" for side in ("left", "right") for name in names}
+
+    class Both(JoinFunction):
+        def join(self, left, right, _):
+            yield (*left[1:-1], *right[1:-1])
+
+    def build(env):
+        one, other = (
+            env.read_stream(uid, "json", schema=f"{ddl}, at long").with_event_time("at").key_by("k")
+            for uid in ("left", "right")
+        )
+        windows = one.join(other).window(Tumbling("10ms"))
+        windows.select(uid="c", **named).sink_to(FileSink("columns"), uid="columns")
+        kinds = {f.name: f.dataType.simpleString() for f in declared.fields}
+        output = ", ".join(f"{side} {kinds[of.partition('.')[2]]}" for side, of in named.items())
+        windows.apply(Both(), uid="r", output=output).sink_to(FileSink("rows"), uid="rows")
+
+    found = run_job(build, epochs)
+    assert len(found["columns"]) == 2
+    assert found["columns"] == found["rows"]
+
+
+def test_windows_of_very_many_pairs_are_given_some_at_a_time(monkeypatch):
+    monkeypatch.setattr(window_join_columns, "_MADE", 7)
+    monkeypatch.setattr(window_join_columns, "_ROWS", 5)
+    monkeypatch.setattr(window_times, "_PAIRS", 3)
+    monkeypatch.setattr(chunk_lists, "_SCAN_ENTRIES", 2)
+    lefts = [(key, n, 10 * (n % 3)) for key in "ab" for n in range(9)]
+    rights = [(key, 100 + n, 10 * (n % 2)) for key in "bac" for n in range(4)]
+    found = run_job(build_of(Tumbling("10ms"), "0s"), [{"left": lefts}, {"right": rights}])
+    assert sorted(found["pairs"]) == sorted(
+        (n, m) for k, n, at in lefts for j, m, to in rights if (k, at) == (j, to)
+    )
+
+
+@pytest.mark.parametrize("rows", [(), [("a", 1, 3)]])
+def test_windows_of_processing_time_end_by_it_also_by_columns(rows):
+    def pairs(left, right):
+        window = Tumbling("10ms", time="processing")
+        return left.join(right).window(window).select(uid="j", n="left.n", m="right.m")
+
+    second = SecondStream(RIGHT, "id")
+    with KeyedHarness(pairs, LEFT, "user", second=second) as joined:
+        joined.process(("a", 2, 0), *rows, second=[("a", 5, 0), ("b", 6, 0)])
+        assert joined.set_processing_time(8) == []
+        found = joined.set_processing_time(9)
+        assert found == [(n, 5) for n in (2, *(row[1] for row in rows))]
+        assert (joined.keys(), joined.num_timers()) == ([], 0)
+
+
+def test_late_rows_of_both_sides_are_counted_by_columns_as_by_rows():
+    env = TestEnvironment()
+    left, right = streams(env)
+    windows = left.join(right).window(Tumbling("10ms"))
+    windows.select(uid="c", n="left.n", m="right.m")
+    windows.apply(Sums(), uid="r", output="user string, sum long", side_outputs=[ODD])
+    with InProcessJob(env.graph, clock=lambda: 0) as job:
+        job.epoch({"left": [("a", 1, 90)], "right": [("a", 2, 90)]})
+        outcome = job.epoch({"left": [("a", 3, 5), ("a", 4, 88)], "right": [("b", 5, 69)]})
+        dropped = dict.fromkeys("cr", 0)
+        for (uid, _), ack in outcome.acks.items():
+            dropped[uid] += ack.late_rows_dropped
+    assert dropped == {"c": 2, "r": 2}
 
 
 def test_sessions_of_both_sides_are_one_session():

@@ -18,7 +18,7 @@ import pytest
 from moorage_testing.fake_range import FakeRange
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from moorage.api import window_columns
+from moorage.api import window_times
 from moorage.api.aggregates import avg, bound, count, max_, min_, sum_
 from moorage.api.functions import MAX_WATERMARK, OutputTag
 from moorage.api.window_columns import by_column
@@ -470,7 +470,7 @@ def test_a_time_that_no_window_can_have_is_refused(run, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_row_in_very_many_windows_is_in_all_of_them(run, way, monkeypatch):
-    monkeypatch.setattr(window_columns, "_PAIRS", 7)
+    monkeypatch.setattr(window_times, "_PAIRS", 7)
     windows = run(lambda: WAYS[way](Sliding("5ms", "1ms")))
     windows.epoch([("a", n, n) for n in range(4)], -1)
     assert [row[3] for row in windows.epoch([], MAX_WATERMARK)[0]] == [1, 2, 3, 4, 4, 3, 2, 1]

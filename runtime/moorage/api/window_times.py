@@ -1,0 +1,137 @@
+"""Windows of one size, by whole columns: which rows are in which, and what has ended.
+
+Called by the vectorized operators over such windows.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from moorage.api.vectorized import BatchContext, DueTimers
+from moorage.api.windows import LAST_TIME, Windowing, beyond
+from moorage_state.errors import UserError
+from moorage_state.keyed import TimeDomain
+
+Numbers = NDArray[np.int64]
+_PAIRS = 1 << 19
+
+
+def row_times(rows: int, ctx: BatchContext, *, by_event: bool) -> Numbers:
+    """When each row counts.
+
+    Raises:
+        UserError: a row has no event time, or one that is too far away.
+    """
+    if not by_event:
+        return np.full(rows, ctx.current_processing_time(), np.int64)
+    if ctx.timestamps is None or ctx.timestamps.null_count:
+        raise UserError(
+            "a row without event time has no window: declare with_event_time for every input "
+            "of a union, or take time='processing'"
+        )
+    times: Numbers = ctx.timestamps.to_numpy()
+    for time_ms in (int(times.min()), int(times.max())):
+        if not -LAST_TIME <= time_ms <= LAST_TIME:
+            raise beyond(time_ms)
+    return times
+
+
+def instants(times: Numbers) -> pa.Array:
+    """Milliseconds since 1970 UTC as a column of timestamps."""
+    return pa.array(times * 1000).view(pa.timestamp("us", "UTC"))
+
+
+class Pairs(NamedTuple):
+    """Rows, once for each window that they are in, by key and window.
+
+    Attributes:
+        rows: positions in the table; None: each row once, as they lie.
+        keys: positions of the keys.
+        starts: when each window begins.
+    """
+
+    rows: Numbers | None
+    keys: Numbers
+    starts: Numbers
+
+    def where(self, wanted: NDArray[np.bool_]) -> "Pairs":
+        """Some of them."""
+        if wanted.all():
+            return self
+        rows = np.arange(len(self.keys)) if self.rows is None else self.rows
+        return Pairs(rows[wanted], self.keys[wanted], self.starts[wanted])
+
+    def firsts(self) -> Numbers:
+        """Where another key or window begins."""
+        if not len(self.keys):
+            return np.zeros(0, np.int64)
+        changed = np.ones(len(self.keys), bool)
+        changed[1:] = (self.keys[1:] != self.keys[:-1]) | (self.starts[1:] != self.starts[:-1])
+        return np.flatnonzero(changed)
+
+
+class WindowTimes:
+    """The windows of `Tumbling` and `Sliding`.
+
+    Attributes:
+        size: of a window, in milliseconds.
+        domain, by_event: what they end by.
+        lateness: how long they are kept after their end, in milliseconds.
+    """
+
+    def __init__(self, windows: Windowing) -> None:
+        assigner: Any = windows.assigner
+        self.size, self._slide = assigner.size_ms, assigner.slide_ms
+        self._offset, self.domain = assigner.offset_ms, assigner.domain
+        self.by_event = assigner.domain is TimeDomain.EVENT_TIME
+        self.lateness = windows.lateness_ms if self.by_event else 0
+
+    def spans(self, rows: int) -> Iterator[range]:
+        """Rows that are put into their windows at once: one in very many comes so many times."""
+        step = max(1, _PAIRS // -(-self.size // self._slide))
+        for first in range(0, rows, step):
+            yield range(first, first + step)
+
+    def assigned(self, key_index: Numbers, times: Numbers, watermark: int) -> Pairs:
+        """Rows in those of their windows that are not gone."""
+        pairs = self._all_assigned(key_index, times)
+        if not self.by_event:
+            return pairs
+        return pairs.where(pairs.starts + (self.size - 1 + self.lateness) > watermark)
+
+    def late(self, times: Numbers, watermark: int) -> NDArray[np.bool_] | None:
+        """Rows all of whose windows are gone: the last one of a row is the last to go."""
+        if not self.by_event or not len(times) or times.min() + self.lateness > watermark:
+            return None
+        last = times - (times - self._offset) % self._slide
+        late: NDArray[np.bool_] = last + (self.size - 1 + self.lateness) <= watermark
+        late |= last + self.size <= times
+        late &= times + self.lateness <= watermark
+        return late
+
+    def ending(self, timers: DueTimers, after: int = 0) -> tuple[Numbers, Numbers]:
+        """Keys and starts of windows that may have ended `after` the timers' times."""
+        starts = timers.times + (1 - after - self.size)
+        fits = (starts - self._offset) % self._slide == 0
+        return timers.key_index[fits], starts[fits]
+
+    def _all_assigned(self, key_index: Numbers, times: Numbers) -> Pairs:
+        last = times - (times - self._offset) % self._slide
+        if self.size == self._slide:
+            pairs = Pairs(None, key_index, last)
+        else:
+            most = -(-self.size // self._slide)
+            starts = last[:, None] - self._slide * np.arange(most)
+            rows = np.repeat(np.arange(len(times)), most)
+            pairs = Pairs(rows, key_index[rows], starts.ravel())
+            pairs = pairs.where(pairs.starts > times[rows] - self.size)
+        # Rows of a key come by time; then those of its tumbling windows lie together already.
+        back = (pairs.starts[1:] < pairs.starts[:-1]) & (pairs.keys[1:] == pairs.keys[:-1])
+        if not back.any():
+            return pairs
+        order = np.lexsort((pairs.starts, pairs.keys))
+        rows = order if pairs.rows is None else pairs.rows[order]
+        return Pairs(rows, pairs.keys[order], pairs.starts[order])
