@@ -18,6 +18,7 @@ from .e2e_cluster import Cluster, Namespace
 __all__ = ["Epochs", "watched"]
 
 _LOOK_SECONDS = 1.0
+_PLACE = f"http://127.0.0.1:{ENDPOINT_PORT}{METRICS_PATH}"
 _PROGRAM = """
 import contextlib, sys, time, urllib.request
 token, place = open(sys.argv[1]).read().strip(), sys.argv[2]
@@ -105,6 +106,3 @@ def watched(namespace: Namespace, job: str = "ticker") -> Iterator[Epochs]:
         looker.join(30)
         for listener in listeners.values():
             listener.join(30)
-
-
-_PLACE = f"http://127.0.0.1:{ENDPOINT_PORT}{METRICS_PATH}"
