@@ -17,8 +17,11 @@ _PLACE = re.compile(r"\{\{\s*(\w*)\s*\}\}")
 _KNOWN = ("namespace", "name")
 _HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*")
 _LONGEST_HOST = 253
+_OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _EXPRESSION = re.compile(r"[()\[\]*+?|^$\\]")
 """In a path: it is none, but what some controllers take for an expression."""
+_PATH = re.compile(r"[A-Za-z0-9/_.~%!&',:=@()\[\]*+?|^$\\-]*")
+"""Nothing that would end what a controller writes into its configuration."""
 _OURS = "moorage.dev/"
 _SNIPPET = "-snippet"
 """The end of annotations whose text goes into a controller's own configuration."""
@@ -55,6 +58,7 @@ def ingress_problems(ui: Ui, namespace: str, name: str) -> Iterator[Problem]:
     """What no Ingress could be made of."""
     if ui.ingress_template:
         yield from _template(ui, namespace, name)
+    yield from _names(ui)
     for kind, given in (("annotations", ui.annotations), ("labels", ui.labels)):
         for key, value in given.items():
             field = f"{_FIELD}.{kind}[{key!r}]"
@@ -65,7 +69,7 @@ def ingress_problems(ui: Ui, namespace: str, name: str) -> Iterator[Problem]:
             elif kind == "labels" and not _LABEL.fullmatch(value):
                 fix = "write at most 63 letters, digits, -, _ and ."
                 yield Problem(field, f"is {value[:80]}, which no label can be", fix)
-            elif key.endswith(_SNIPPET):
+            elif key.lower().endswith(_SNIPPET):
                 reason = "puts text into the configuration of all that the controller serves"
                 yield Problem(field, reason, "leave it out, or make an Ingress by hand")
 
@@ -81,9 +85,27 @@ def _template(ui: Ui, namespace: str, name: str) -> Iterator[Problem]:
         yield Problem(field, reason, "write {{namespace}} and {{name}}, and no other braces")
         return
     place = ingress_place(ui, namespace, name)
+    if not place.host and not place.path.strip("/"):
+        reason = "asks for every path of every host"
+        yield Problem(field, reason, "write a host, a path, or both")
     if place.host and (len(place.host) > _LONGEST_HOST or not _HOST.fullmatch(place.host)):
         reason = f"makes the host {place.host}, which is none"
         yield Problem(field, reason, "write a host such as {{name}}.{{namespace}}.example.com")
-    if re.search(r"\s|//", place.path):
-        reason = f"makes the path {place.path}, with a space or an empty part"
+    parts = place.path.split("/")
+    if re.search(r"\s|//", place.path) or {".", ".."} & set(parts):
+        reason = f"makes the path {place.path}, with a space, or a part that is empty or of dots"
         yield Problem(field, reason, "write a path such as /{{namespace}}/{{name}}")
+    elif not _PATH.fullmatch(place.path):
+        reason = f"makes the path {place.path}, with a sign that no path of an Ingress may have"
+        yield Problem(field, reason, "write a path such as /{{namespace}}/{{name}}")
+
+
+def _names(ui: Ui) -> Iterator[Problem]:
+    given = [("className", ui.class_name)]
+    for number, one in enumerate(ui.tls):
+        given.append((f"tls[{number}].secretName", one.secret_name))
+        given += [(f"tls[{number}].hosts", host.removeprefix("*.")) for host in one.hosts]
+    for field, name in given:
+        if name and (len(name) > _LONGEST_HOST or not _OBJECT.fullmatch(name)):
+            fix = "write letters of the lower case, digits, - and ."
+            yield Problem(f"{_FIELD}.{field}", f"is {name[:80]}, which is no name", fix)

@@ -48,8 +48,13 @@ def problems(**given):
         ("*.example.com", "which is none"),
         (f"{'a' * 64}.example.com", "which is none"),
         ("example.com:8080/a", "which is none"),
-        ("example.com/a b", "with a space or an empty part"),
-        ("example.com//a", "with a space or an empty part"),
+        ("example.com/a b", "with a space, or a part that is empty"),
+        ("example.com//a", "with a space, or a part that is empty"),
+        ("example.com/a/../b", "or of dots"),
+        ('example.com/a"b;', "no path of an Ingress may have"),
+        ("example.com/a#b", "no path of an Ingress may have"),
+        ("   ", "every path of every host"),
+        ("/", "every path of every host"),
     ],
 )
 def test_what_makes_no_host_or_path_is_refused_with_what_to_write(template, words):
@@ -64,6 +69,10 @@ def test_what_makes_no_host_or_path_is_refused_with_what_to_write(template, word
         ({"annotations": {"a b": "c"}}, "is no name of one of annotations"),
         ({"labels": {"moorage.dev/job": "other"}}, "is the operator's own"),
         ({"labels": {"a": "b c"}}, "which no label can be"),
+        ({"className": "Bad Class"}, "className: is Bad Class, which is no name"),
+        ({"tls": [{"hosts": ["*.a.com", "Bad_Host"]}]}, "tls[0].hosts: is Bad_Host"),
+        ({"tls": [{"hosts": [], "secretName": "a b"}]}, "tls[0].secretName: is a b"),
+        ({"annotations": {"a.io/Server-Snippet": "x"}}, "make an Ingress by hand"),
         (
             {"annotations": {"nginx.ingress.kubernetes.io/server-snippet": "return 200;"}},
             "leave it out, or make an Ingress by hand",
