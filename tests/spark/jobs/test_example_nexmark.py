@@ -19,7 +19,8 @@ from benchmarks.cpu import tree_seconds
 from moorage_testing.jobs import JobHome, kill_group, wait_until
 from moorage_testing.oracle import newest_manifest
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak]
+# On a busy machine a query takes ten minutes.
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1500)]
 
 NEXMARK = Path(__file__).parents[3] / "examples" / "nexmark"
 EVENTS = 400_000
