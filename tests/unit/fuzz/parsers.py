@@ -454,7 +454,9 @@ TASK_ANSWER = Parser(
 META = {"name": "clicks", "namespace": "streams", "uid": "u-1", "resourceVersion": "1"}
 
 
-def of_object(read: Callable[[dict[str, Any]], object], field: str) -> Callable[[bytes], object]:
+def of_object(
+    read: Callable[[dict[str, Any]], object], field: str, kind: str = "StatefulSparkJob"
+) -> Callable[[bytes], object]:
     """What reads one field of an object, which is a mapping there or not there at all."""
 
     def from_bytes(data: bytes) -> object:
@@ -462,7 +464,8 @@ def of_object(read: Callable[[dict[str, Any]], object], field: str) -> Callable[
             value = msgspec.json.decode(data)
         except UNREADABLE:
             return None  # no API server has this
-        return read({"metadata": META, field: value if isinstance(value, dict) else {}})
+        given = value if isinstance(value, dict) else {}
+        return read({"kind": kind, "metadata": META, field: given})
 
     return from_bytes
 
@@ -484,13 +487,13 @@ JOB_STATUS = Parser("status of a job", (STATUS,), plain(of_object(read_job_statu
 SNAPSHOT = Parser(
     "spec of a snapshot",
     (b'{"jobRef":{"name":"clicks"},"type":"Savepoint","pinned":true}',),
-    plain(of_object(read_snapshot, "spec")),
+    plain(of_object(read_snapshot, "spec", "StatefulSparkSnapshot")),
     (),
 )
 REVISION = Parser(
     "revision of a job",
     (b'{"spec":%b}' % DEFAULTS,),
-    plain(of_object(read_revision, "data")),
+    plain(of_object(read_revision, "data", "ControllerRevision")),
     (),
 )
 
