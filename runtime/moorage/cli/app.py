@@ -112,6 +112,10 @@ def _signals_stop(stop: threading.Event, display: Display) -> Iterator[None]:
         if first is not None:
             if now - first < _SAME_SECONDS:
                 return
+            # The way out is short and tells how the job ended: nothing that comes on it helps.
+            for each in before:
+                signal.signal(each, signal.SIG_IGN)
+            before.clear()
             raise KeyboardInterrupt
         first = now
         stop.set()

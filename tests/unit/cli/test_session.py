@@ -125,7 +125,7 @@ def send_until_it_ends(process, number):
         assert time.monotonic() - began < 30
         process.send_signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.05)
+            process.wait(0.002)
 
 
 def test_a_second_signal_in_the_last_deletions_of_a_finished_job_ends_it_as_finished(start):
