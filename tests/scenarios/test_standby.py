@@ -135,6 +135,44 @@ async def test_nor_by_a_moment_in_which_it_read_as_much_as_the_old_one(running):
     untouched(running)
 
 
+@pytest.mark.parametrize("seconds", [17, 19, 45])
+async def test_nor_by_the_moment_in_which_an_old_version_answers_that_did_not(running, seconds):
+    running.drivers.habits.standby_rate = 40.0
+    leader = running.driver()
+    running.edit(**WARM)
+    await running.until(lambda: standbys(running))
+    leader.cut_off = True
+    await kept_up(running, seconds)
+    leader.cut_off = False
+    await running.until(lambda: "StandbyFailed" in running.events(), 60)
+    await running.run(30)
+    untouched(running)
+    assert "minRatePercent 50" in running.status().condition("Reconciled").message
+
+
+async def test_nor_by_a_moment_in_which_the_old_version_did_not_answer(running):
+    running.drivers.habits.standby_rate = 40.0
+    running.edit(**WARM)
+    await kept_up(running, 15)
+    leader = running.driver()
+    leader.cut_off = True
+    await running.run(20)
+    known = running.status().operation.standby
+    assert known.message == "it keeps up, and is compared once the old version answers"
+    leader.cut_off = False
+    await running.until(lambda: "StandbyFailed" in running.events(), 60)
+    await running.run(30)
+    untouched(running)
+
+
+async def test_an_old_version_that_answers_no_more_is_not_waited_for_for_ever(running):
+    running.edit(checkpoint__timeout="1m")
+    await beside(running)
+    running.driver().cut_off = True
+    await running.until(lambda: "StandbyReady" in running.events(), 90)
+    await taken_over(running)
+
+
 async def test_what_the_old_version_reads_again_after_a_rewind_is_not_asked_of_the_new_one(running):
     running.edit(**WARM)
     await kept_up(running, 16)

@@ -6,7 +6,6 @@ run: a status that says the same is not written again.
 
 import hashlib
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Literal, NamedTuple
 
 from moorage_api.status import Condition
@@ -17,6 +16,7 @@ from moorage_operator.decide.health import (
     checkpoint_due,
     estranged,
     has_run_in,
+    is_believed,
     lag_grows,
     trouble,
 )
@@ -124,8 +124,7 @@ def _silent(draft: Draft) -> _Said | None:
     report = draft.world.report
     if not isinstance(report, Unreadable):
         return None
-    patience = timedelta(seconds=draft.config.endpoint_patience)
-    if report.since is not None and draft.reached(report.since + patience):
+    if report.since is not None and not is_believed(draft):
         text = estranged(draft) or "the driver's pod runs and does not answer"
         return _Said("False", _UNREACHABLE, text)
     old = draft.world.status.condition("Ready")

@@ -76,10 +76,7 @@ def trouble(draft: Draft) -> Trouble | None:
 
 def _unheard(draft: Draft, text: str) -> Trouble | None:
     """Of a driver that does not answer: what the kubelet and the store show counts."""
-    silent = draft.world.report
-    patience = timedelta(seconds=draft.config.endpoint_patience)
-    since = silent.since if isinstance(silent, Unreadable) else None
-    if since is not None and not draft.reached(since + patience):
+    if is_believed(draft):
         return None  # it answered a moment ago: it is the clock that has gone so far since
     # A ready pod is one that the kubelet reaches, so that it is the way from here that is broken;
     # and what could not be read of the store proves nothing.
@@ -94,6 +91,14 @@ def _unheard(draft: Draft, text: str) -> Trouble | None:
         text = "the driver does not answer, and the store does not show whether it gets on"
         return Trouble("DriverUnreachable", text, curable=False)
     return Trouble("NoProgress", f"{text}, and the driver does not answer")
+
+
+def is_believed(draft: Draft) -> bool:
+    """Whether a driver does not answer, and has been silent for too short a time to mean it."""
+    silent = draft.world.report
+    since = silent.since if isinstance(silent, Unreadable) else None
+    patience = timedelta(seconds=draft.config.endpoint_patience)
+    return since is not None and not draft.reached(since + patience)
 
 
 def estranged(draft: Draft) -> str:

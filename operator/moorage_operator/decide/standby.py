@@ -13,7 +13,7 @@ from moorage_api.driver import DriverState, RestoreOrder, StartOrder
 from moorage_api.lifecycle import Standby
 from moorage_api.status import OperationType, StandbyCounts, StandbyStatus
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.health import trouble
+from moorage_operator.decide.health import is_believed, trouble
 from moorage_operator.decide.operations import begin
 from moorage_operator.decide.phase import held_pod
 from moorage_operator.decide.preflight import refuse_version
@@ -219,11 +219,11 @@ def _observed(draft: Draft, report: DriverState, judged: _Judged, length: timede
     since = known.caught_up_since if known is not None else None
     counted = known.counted if known is not None else None
     now = _counts(report, old) if old is not None else None
-    rewound = now is not None and counted is not None and counted.rewinds != now.rewinds
-    if since is None or rewound:  # after a rewind rows are read again
+    # After a rewind rows are read again. And what the old one did before it answered is not known:
+    # nothing could be compared with that.
+    anew = now is not None and (counted is None or counted.rewinds != now.rewinds)
+    if since is None or anew:
         since, counted = draft.now, now
-    elif counted is None:
-        counted = now  # the other one did not answer then
     _put(draft, caught_up_since=since, counted=counted, message=judged.text)
     if draft.reached(since + length):
         return True
@@ -261,8 +261,10 @@ def _keeps_up(draft: Draft, report: DriverState) -> _Judged:
 
 
 def _compared(draft: Draft, report: DriverState, rules: Standby) -> _Judged:
-    """Beside the old version; one that does not answer at the moment is nothing to go by."""
+    """Beside the old version; one that has not answered for long is nothing to go by."""
     old = draft.report
+    if old is None and is_believed(draft):
+        return _Judged("Behind", "it keeps up, and is compared once the old version answers")
     if old is None:
         return _Judged("Good", "it keeps up, and the old version does not answer")
     most = old.state_bytes * rules.max_state_percent // 100 + _SLACK_BYTES
