@@ -170,3 +170,19 @@ async def test_a_standby_whose_room_is_gone_is_not_tried_for_again_and_again(wor
     assert len(world.pods()) == 1
     quota(world, pods="8", used="2")
     await world.until(lambda: "StandbyPromoted" in world.events(), 600)
+
+
+async def test_a_start_after_a_standby_that_died_says_at_once_what_is_missing(world):
+    world.apply()
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    world.drivers.habits.linger = True
+    world.edit(**WARM)
+    await world.until(lambda: "StandbyReady" in world.events(), 600)
+    world.drivers.newest.kill()
+    quota(world, pods="1", used="1")
+    await world.until(lambda: world.status().operation.step == "Fencing", 60)
+    await world.until(lambda: not world.drivers.living)
+    await world.until(lambda: world.condition("Progressing") == "False/QuotaExceeded", 20)
+    assert "QuotaExceeded" in world.events()
+    quota(world, pods="8", used="1")
+    await world.until(lambda: world.is_running() and world.status().attempt.number == 3)

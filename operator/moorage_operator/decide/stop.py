@@ -206,9 +206,12 @@ def completed(draft: Draft, view: RequestView) -> None:
         note_savepoint(draft, view.savepoint, draft.operation.id)
     if view.checkpoint is not None:
         draft.put_snapshots(last_checkpoint=view.checkpoint)
-    deadline = draft.now + timedelta(seconds=draft.config.stop_timeout)
-    # Who waits beside it need not wait for its end: it writes nothing more, and the fence says so.
-    draft.move("Fencing" if draft.operation.standby else "Stopping", deadline=deadline)
+    if draft.operation.standby is not None:
+        # Who waits beside it need not wait for its end: it writes nothing more, by the fence.
+        draft.move("Fencing")
+    else:
+        deadline = draft.now + timedelta(seconds=draft.config.stop_timeout)
+        draft.move("Stopping", deadline=deadline)
 
 
 def _failed(draft: Draft, why: str) -> None:

@@ -301,7 +301,7 @@ class FakeDriver(LineageKeeper):
                 "error": RequestError(code="io_exception", message="the snapshot failed"),
             }
         asked.view = asked.view.model_copy(update=changes)
-        if isinstance(body, StopBody) and not failed:
+        if isinstance(body, StopBody) and not failed and not self.habits.linger:
             self._stopped(body, changes.get("savepoint"))
 
     def _rescale(self, body: RescaleBody, now: datetime) -> bool:

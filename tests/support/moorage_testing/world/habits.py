@@ -18,6 +18,7 @@ class Habits:
         deaf: drivers do not answer.
         stuck: drivers make no epochs and no checkpoints.
         ignore_stop: a driver that is told to stop goes on.
+        linger: one that has taken its last snapshot does not end by itself.
         fail_restore: what a start ends with, instead of running.
         fail_restore_of: the image of which alone.
         finish_at: the epoch with which the input ends.
@@ -45,6 +46,7 @@ class Habits:
     deaf: bool = False
     stuck: bool = False
     ignore_stop: bool = False
+    linger: bool = False
     fail_restore: str = ""
     fail_restore_of: str = ""
     finish_at: int = 0
