@@ -250,7 +250,7 @@ class Observer:
         if too_old:
             going = meta.deleted_at is not None and await self._terminating(meta.namespace)
             return replace(world, namespace_terminating=going)
-        drivers, executors, beside = await self._pods(meta, status)
+        world = await self._with_pods(world)
         revisions = await self._revisions_of(meta, status)
         fleet, backend = self.fleet(), self.config.state_backend
         found = effective(body, meta, self.specs, status, revisions, fleet, backend, world.now)
@@ -269,9 +269,6 @@ class Observer:
             beyond=found.beyond,
             profile=found.profile,
             profile_waits=found.waits,
-            drivers=drivers,
-            executors=executors,
-            standby_executors=beside,
             revisions=revisions,
             snapshots=await self._snapshots(meta.namespace, meta.name),
         )
@@ -339,25 +336,29 @@ class Observer:
 
     # -- pods and their drivers ----------------------------------------------------------------
 
-    async def _pods(
-        self, meta: Meta, status: JobStatus
-    ) -> tuple[
-        tuple[PodView, ...] | Unreadable, tuple[PodView, ...] | Unreadable, tuple[PodView, ...]
-    ]:
-        """Drivers, executors of the attempt, and those of the driver beside it."""
+    async def _with_pods(self, world: JobWorld) -> JobWorld:
+        """With drivers, executors of the attempt and of the driver beside it, and store tasks'."""
+        meta, status = world.meta, world.status
         try:
             found = await self._listed(meta, status)
         except ClusterError as error:
             failed = self._unreadable(meta, "pods", _reason(error), str(error))
-            return failed, failed, ()
+            return replace(world, drivers=failed, executors=failed)
         if not self.watched_only:
             self._readable(meta, "pods")
         drivers = tuple([await self._with_node(pod) for pod in found if pod.role == "driver"])
         number, operation = status.attempt.number, status.operation
         other = operation.standby.attempt if operation and operation.standby else -1
-        executors = (p for p in found if p.role == "executor" and p.owned and p.attempt == number)
-        beside = (p for p in found if p.role == "executor" and p.owned and p.attempt == other)
-        return drivers, tuple(executors), tuple(beside)
+        executors = [pod for pod in found if pod.role == "executor" and pod.owned]
+        return replace(
+            world,
+            drivers=drivers,
+            executors=tuple(pod for pod in executors if pod.attempt == number),
+            standby_executors=tuple(pod for pod in executors if pod.attempt == other),
+            store_task_pods=tuple(
+                pod for pod in found if pod.role == names.STORE_TASK_ROLE and pod.owned
+            ),
+        )
 
     async def _listed(self, meta: Meta, status: JobStatus) -> list[PodView]:
         """All pods that claim to be the job's, of a former object of this name as well."""

@@ -81,6 +81,7 @@ def pod_view(body: Object, job_uid: str) -> PodView:
         unschedulable=_said(status, "PodScheduled", "False"),
         revision=_text(_at(meta, "annotations"), names.REVISION_ANNOTATION),
         standby=_text(_at(meta, "annotations"), names.STANDBY_ANNOTATION) == "true",
+        store_task=_text(_at(meta, "annotations"), names.STORE_TASK_ANNOTATION),
         tls_secret=_tls_secret(spec),
         created_at=moment(meta.get("creationTimestamp")),
         started_at=_started(status, main),

@@ -13,7 +13,12 @@ import msgspec
 
 from moorage_api import API_VERSION
 from moorage_api.reserved import TLS_VOLUME
-from moorage_operator.children.names import JOB_LABEL, REVISION_ANNOTATION, STANDBY_ANNOTATION
+from moorage_operator.children.names import (
+    JOB_LABEL,
+    REVISION_ANNOTATION,
+    STANDBY_ANNOTATION,
+    STORE_TASK_ANNOTATION,
+)
 from moorage_operator.objects import job_name_of
 from moorage_operator.ports import Kind, Object, Page, Reads
 
@@ -239,7 +244,7 @@ def _version(meta: Mapping[str, Any]) -> int:
 # rest is passed over while it is decoded.
 
 _UNUSED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
-_NOTES = (REVISION_ANNOTATION, STANDBY_ANNOTATION)
+_NOTES = (REVISION_ANNOTATION, STANDBY_ANNOTATION, STORE_TASK_ANNOTATION)
 
 
 class _OwnMeta(TypedDict, total=False):

@@ -107,6 +107,7 @@ class PodView:
     unschedulable: str = ""  # the message of a PodScheduled=False condition, else empty
     revision: str = ""  # the ControllerRevision that it was made from; empty if it does not say
     standby: bool = False  # whether it was made to run beside another driver, at first
+    store_task: str = ""  # the id of the store task that it is for; empty for other pods
     # The Secret with the certificate that it shows; empty if it speaks in the clear
     tls_secret: str = ""
     node_ready: bool | None = None  # whether its node answers; None when not known or not scheduled
@@ -249,6 +250,7 @@ class JobWorld:
     # Of the driver beside it, if the operation has one: what it says, and its executor pods
     standby_report: DriverState | Unreadable | None = None
     standby_executors: tuple[PodView, ...] = ()
+    store_task_pods: tuple[PodView, ...] = ()  # of this object, whatever has become of their tasks
     # None when it was not read in this pass, because nothing depended on it
     store: StoreView | Unreadable | None = None
     snapshots: tuple[SnapshotView, ...] | Unreadable = ()  # StatefulSparkSnapshots of this job

@@ -14,6 +14,15 @@ def tries(world):
     return len(world.buckets.preflights)
 
 
+def trials(world):
+    """Images of the pods that try a version, and have not ended."""
+    return [
+        pod["spec"]["containers"][0]["image"]
+        for pod in world.pods("errand")
+        if pod.get("status", {}).get("phase", "Pending") in ("Pending", "Running")
+    ]
+
+
 async def test_a_version_that_passes_takes_over(running):
     running.edit(**TRIED)
     await running.run(3)
@@ -23,7 +32,7 @@ async def test_a_version_that_passes_takes_over(running):
     await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
     assert running.driver().manifest["spec"]["image"] == NEW
     assert tries(running) == 1
-    assert [image for _, image in running.buckets.preflights.values()] == [NEW]
+    assert list(running.buckets.preflights.values()) == [NEW]
     assert "PreflightPassed" in running.events()
 
 
@@ -59,7 +68,10 @@ async def test_an_edit_that_is_taken_back_meanwhile_stops_nothing(running):
     running.drivers.habits.preflight = 60.0
     running.edit(**TRIED)
     await running.run(5)
+    assert trials(running) == [NEW]
     running.edit(image="registry.example/clicks:1")
+    await running.run(5)
+    assert trials(running) == []
     await running.run(90)
     assert len(running.drivers.by_pod) == 1
     assert "OperationCancelled" in running.events()
@@ -71,6 +83,8 @@ async def test_another_edit_meanwhile_is_tried_in_its_place(running):
     running.edit(**TRIED)
     await running.run(5)
     running.edit(image="registry.example/clicks:3")
+    await running.run(5)
+    assert trials(running) == ["registry.example/clicks:3"]
     await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running(), 600)
     assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:3"
     assert tries(running) == 2
@@ -85,6 +99,48 @@ async def test_a_job_that_is_suspended_meanwhile_is_suspended(running):
     assert len(running.drivers.by_pod) == 1
 
 
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda world: world.edit(desiredState="Suspended"),
+        lambda world: world.delete(),
+        lambda world: world.driver().fail("user_function", 3),
+        lambda world: world.edit(upgrade={"preflight": False}),
+        lambda world: world.edit(restore={"mode": "Latest", "nonce": 1}),
+    ],
+    ids=["suspended", "deleted", "failed", "switched off", "a nonce"],
+)
+async def test_a_pod_whose_answer_nobody_waits_for_is_deleted_at_once(running, act):
+    """A last savepoint takes its time: the pod does not hold a driver's memory for so long."""
+    running.drivers.habits.preflight, running.drivers.habits.snapshot = 600.0, 60.0
+    running.edit(**TRIED)
+    await running.run(5)
+    assert trials(running) == [NEW]
+    act(running)
+    await running.run(5)
+    assert trials(running) == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_an_operator_that_dies_over_it_leaves_no_pod(running, when):
+    running.drivers.habits.preflight = 600.0
+    running.edit(**TRIED)
+    await running.run(5)
+    running.points.crash_at, running.points.crash_when = running.points.count + 1, when
+    running.edit(image="registry.example/clicks:1")
+    await running.run(10)
+    assert running.deaths == 1
+    assert trials(running) == []
+
+
+async def test_a_pod_that_has_answered_stays_for_its_log(running):
+    running.drivers.habits.preflight_fails = "no"
+    running.edit(**TRIED)
+    await running.until(lambda: "PreflightFailed" in running.events())
+    await running.run(60)
+    assert len(running.pods("errand")) == 1
+
+
 async def test_a_driver_that_fails_meanwhile_is_followed_by_the_new_version(running):
     """As without a preflight: nothing runs any more that could be spared."""
     running.drivers.habits.preflight = 600.0
@@ -96,9 +152,10 @@ async def test_a_driver_that_fails_meanwhile_is_followed_by_the_new_version(runn
 
 
 async def test_a_pod_that_never_answers_is_given_up_in_time(running):
-    running.drivers.habits.preflight_breaks = True
-    running.edit(**TRIED)
-    await running.until(lambda: "PreflightFailed" in running.events(), 1200)
+    """Until then it is tried again and again: what ended it may be over, such as an eviction."""
+    running.drivers.habits.preflight, running.drivers.habits.preflight_breaks = 0.0, True
+    running.edit(operator={"startTimeout": "1m"}, **TRIED)
+    await running.until(lambda: "PreflightFailed" in running.events(), 120)
     assert len(running.drivers.by_pod) == 1
     assert running.is_running()
     assert "ended without an answer" in running.status().condition("Reconciled").message

@@ -19,6 +19,13 @@ REVISION_ANNOTATION = "moorage.dev/revision"
 STANDBY_ANNOTATION = "moorage.dev/standby"
 """Of a driver that was made to run beside another one; it stays when it leads."""
 
+# In pods a store task keeps the name that it had once, `errand`: pods of an operator before this
+# one are found again by it, charts let their role through, and images of every release know the
+# module and the variable.
+STORE_TASK_ROLE = "errand"
+STORE_TASK_ANNOTATION = "moorage.dev/errand"
+"""Which store task a pod of that role is for."""
+
 
 def driver_pod_name(job: str, attempt: int) -> str:
     """The driver's pod of an attempt."""

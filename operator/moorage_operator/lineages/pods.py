@@ -15,7 +15,13 @@ from typing import Any
 
 from moorage_api.sizing import driver_memory
 from moorage_operator.children import job_document
-from moorage_operator.children.names import ROLE_LABEL, labels, owner_reference
+from moorage_operator.children.names import (
+    ROLE_LABEL,
+    STORE_TASK_ANNOTATION,
+    STORE_TASK_ROLE,
+    labels,
+    owner_reference,
+)
 from moorage_operator.children.pod_template import merged_pod
 from moorage_operator.children.pods import container_security, environment, pod_security
 from moorage_operator.lineages.requests import (
@@ -45,12 +51,7 @@ from moorage_state.snapshots.store_tasks import (
     encode_request,
 )
 
-# In pods a store task keeps the name that it had once, `errand`: pods of an operator before this
-# one are found again by it, charts let their role through, and images of every release know the
-# module and the variable.
-STORE_TASK_ROLE = "errand"
 STORE_TASK_ENV = "MOORAGE_ERRAND"
-ID_ANNOTATION = "moorage.dev/errand"
 _DIRECTORY = "moorage.dev/errand-directory"
 _CONTAINER = "errand"
 PREFLIGHT_JOB_ENV = "MOORAGE_PREFLIGHT_JOB"
@@ -92,7 +93,7 @@ def store_task_pod(job: JobRefs, request: StoreTaskRequest, seconds: int) -> Obj
         "name": pod_name(meta.name, request.id),
         "namespace": meta.namespace,
         "labels": labels(meta, STORE_TASK_ROLE),
-        "annotations": {ID_ANNOTATION: request.id, _DIRECTORY: request.checkpoint_dir},
+        "annotations": {STORE_TASK_ANNOTATION: request.id, _DIRECTORY: request.checkpoint_dir},
     }
     if meta.uid:
         metadata["ownerReferences"] = [owner_reference(meta)]
@@ -184,7 +185,7 @@ def pod_answer(body: Object, job: JobRefs, task_id: str) -> PodAnswer:
     """What a pod of this name says."""
     meta, status = body.get("metadata") or {}, body.get("status") or {}
     uid_label = (meta.get("labels") or {}).get("moorage.dev/job-uid", "")
-    ours = (meta.get("annotations") or {}).get(ID_ANNOTATION) == task_id
+    ours = (meta.get("annotations") or {}).get(STORE_TASK_ANNOTATION) == task_id
     over = status.get("phase") in ("Succeeded", "Failed")
     return PodAnswer(
         uid=str(meta.get("uid", "")),

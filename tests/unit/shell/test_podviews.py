@@ -96,6 +96,12 @@ def test_only_a_drivers_message_is_a_drivers_end():
     assert pod_view(body, UID).end is None
 
 
+def test_a_pod_says_which_store_task_it_is_for():
+    meta = {"annotations": {"moorage.dev/errand": "preflight-2-1-abc"}}
+    assert pod_view(pod(meta=meta, role="errand"), UID).store_task == "preflight-2-1-abc"
+    assert pod_view(pod(), UID).store_task == ""
+
+
 def test_the_main_container_counts_and_not_a_sidecar():
     status = {
         "containerStatuses": [

@@ -19,7 +19,7 @@ class Buckets:
     Attributes:
         down: nothing answers.
         denied: everything is refused, as for a missing permission.
-        preflights: pods that try a version, by job and task: since when, and the image.
+        preflights: versions that were tried by a pod, by job and task: the image.
     """
 
     _worlds: ClassVar["itertools.count[int]"] = itertools.count()
@@ -29,7 +29,7 @@ class Buckets:
         self._names: set[str] = set()
         self.down = False
         self.denied = False
-        self.preflights: dict[tuple[str, str], tuple[datetime, str]] = {}
+        self.preflights: dict[tuple[str, str], str] = {}
 
     def check(self) -> None:
         """Raise what a call to the store would raise now."""

@@ -1,14 +1,14 @@
 """The operator's other doors: what goes through them is counted, so that a sweep can kill there."""
 
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from pydantic import BaseModel
 
 from moorage_api.driver import DriverState, RequestView
+from moorage_operator.lineages.pods import PodLineages
 from moorage_operator.lineages.requests import INSPECT, request_of, store_task_view, store_view
 from moorage_operator.plan import StoreTask
-from moorage_operator.ports import DriverTarget, Forbidden, JobRefs
+from moorage_operator.ports import Cluster, DriverTarget, Forbidden, JobRefs, WallClock
 from moorage_operator.world import StoreTaskView, StoreView, Unreadable
 from moorage_state.snapshots.store_tasks import Answer, StoreTaskRequest, run_store_task
 from moorage_state.stores import ObjectStore
@@ -44,14 +44,16 @@ class CountedLineages:
     def __init__(
         self,
         buckets: Buckets,
-        now: Callable[[], datetime],
+        clock: WallClock,
         points: CrashPoints,
+        cluster: Cluster,
         habits: Habits | None = None,
     ) -> None:
         self._buckets = buckets
         self._habits = habits or Habits()
-        self._now = now
+        self._now = clock.now
         self._points = points
+        self._pods = PodLineages(cluster, clock, "test")
         self._known: dict[tuple[str, str], StoreTaskView] = {}
 
     async def inspect(
@@ -66,7 +68,7 @@ class CountedLineages:
     async def run(self, job: JobRefs, store_task: StoreTask) -> StoreTaskView:
         """See `moorage_operator.ports.Lineages`."""
         if store_task.kind == "Preflight":
-            return self._preflight(job, store_task)
+            return await self._preflight(job, store_task)
         key = (job.meta.uid, store_task.id)
         known = self._known.get(key)
         if known is None or (known.state == "Failed" and known.retryable):
@@ -78,29 +80,18 @@ class CountedLineages:
     async def look(self, job: JobRefs, task_id: str) -> StoreTaskView | None:
         """See `moorage_operator.ports.Lineages`."""
         self._points.check()
-        return self._known.get((job.meta.uid, task_id))
+        key = (job.meta.uid, task_id)
+        if key in self._buckets.preflights:
+            return await self._pods.look(job, task_id)
+        return self._known.get(key)
 
-    def _preflight(self, job: JobRefs, store_task: StoreTask) -> StoreTaskView:
-        """A pod, which is there whichever operator looks for it."""
+    async def _preflight(self, job: JobRefs, store_task: StoreTask) -> StoreTaskView:
+        """By a real pod, which is there whichever operator looks for it."""
         if self._habits.preflight_refused:
             raise Forbidden(self._habits.preflight_refused)
-        key, pods = (job.meta.uid, store_task.id), self._buckets.preflights
-        if key not in pods:
-            with self._points.effect(f"store task {store_task.kind} {store_task.id}"):
-                pods[key] = (self._now(), job.spec.image or "")
-        self._known[key] = self._seen_preflight(*pods[key])
-        return self._known[key]
-
-    def _seen_preflight(self, since: datetime, image: str) -> StoreTaskView:
-        habits = self._habits
-        if self._now() < since + timedelta(seconds=habits.preflight):
-            return StoreTaskView("Pending")
-        if habits.preflight_breaks:
-            text = "store task's pod ended without an answer: reason=Error"
-            return StoreTaskView("Failed", {}, "errand_failed", text, retryable=True)
-        if habits.preflight_fails:
-            return StoreTaskView("Failed", {}, "user_function", habits.preflight_fails)
-        return StoreTaskView("Completed", {"text": f"image {image}"})
+        key = (job.meta.uid, store_task.id)
+        self._buckets.preflights.setdefault(key, job.spec.image or "")
+        return await self._pods.run(job, store_task)
 
     def _answer(self, request: StoreTaskRequest) -> Answer:
         return run_store_task(request, self._open, clock=self._now)

@@ -4,15 +4,17 @@ import json
 from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from moorage_state.snapshots.store_tasks import Answer, encode_answer
 from moorage_testing.world.drivers import Drivers, FakeDriver, address_of
 
 __all__ = ["Kubelet"]
 
 ROLE = "moorage.dev/role"
 ATTEMPT = "moorage.dev/attempt"
+STORE_TASK = "errand"
 
 
 @dataclass(slots=True)
@@ -139,6 +141,25 @@ class Kubelet:
             self._begin(pod)
         elif phase == "Running" and driver is not None:
             self._watch(pod, driver)
+        elif phase == "Running" and pod["metadata"]["labels"][ROLE] == STORE_TASK:
+            self._try(pod)
+
+    def _try(self, pod: dict[str, Any]) -> None:
+        """The end of a pod that tries a version, when it has taken its time."""
+        habits, container = self.drivers.habits, pod["status"]["containerStatuses"][0]
+        since = datetime.fromisoformat(container["state"]["running"]["startedAt"])
+        if self.now() < since + timedelta(seconds=habits.preflight):
+            return
+        task = pod["metadata"]["annotations"]["moorage.dev/errand"]
+        answer = Answer(id=task, state="Completed", result={"text": "as told"})
+        if habits.preflight_fails:
+            told = habits.preflight_fails
+            answer = Answer(id=task, state="Failed", code="user_function", message=told)
+        self._terminated(
+            pod,
+            code=int(bool(habits.preflight_breaks or habits.preflight_fails)),
+            message="" if habits.preflight_breaks else encode_answer(answer),
+        )
 
     def _schedule(self, pod: dict[str, Any]) -> None:
         meta = pod["metadata"]
@@ -229,16 +250,18 @@ class Kubelet:
         self.api.delete("Pod", meta["namespace"], meta["name"], uid=meta["uid"], grace=0)
 
     def _ended(self, pod: dict[str, Any], driver: FakeDriver, reason: str = "") -> None:
-        name = pod["spec"]["containers"][0]["name"]
         message = json.dumps(driver.end.to_json()) if driver.end else ""
-        words = "Completed" if driver.exit_code == 0 else "Error"
+        self._terminated(pod, driver.exit_code, message, reason)
+
+    def _terminated(self, pod: dict[str, Any], code: int, message: str, reason: str = "") -> None:
+        name = pod["spec"]["containers"][0]["name"]
         terminated = {
-            "exitCode": driver.exit_code,
-            "reason": reason or words,
+            "exitCode": code,
+            "reason": reason or ("Completed" if code == 0 else "Error"),
             "message": message,
             "finishedAt": self._stamp(),
         }
-        phase = "Succeeded" if driver.exit_code == 0 else "Failed"
+        phase = "Succeeded" if code == 0 else "Failed"
         self._status(pod, phase, [{"name": name, "state": {"terminated": terminated}}])
 
     def _status(self, pod: dict[str, Any], phase: str, containers: list[dict[str, Any]]) -> None:

@@ -53,7 +53,9 @@ class Operator:
         self.reconciler = Reconciler(
             cluster=self.cluster,
             drivers=CountedDrivers(world.drivers, points),
-            lineages=CountedLineages(world.buckets, world.clock.now, points, world.drivers.habits),
+            lineages=CountedLineages(
+                world.buckets, world.clock, points, self.cluster, world.drivers.habits
+            ),
             clock=world.clock,
             config=Config("test", world.operators_namespace, state_backend=world.state_backend),
             decide_job=decide_job,
