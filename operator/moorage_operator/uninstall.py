@@ -11,11 +11,12 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kubernetes.aio.config import ConfigException
 
 from moorage_operator.kube.client import KubeCluster, configuration
+from moorage_operator.objects import job_name_of
 from moorage_operator.ports import (
     Cluster,
     ClusterError,
@@ -25,6 +26,7 @@ from moorage_operator.ports import (
     Object,
 )
 from moorage_operator.settings import Settings, SettingsError, read_settings
+from moorage_operator.shards import operator_of
 from moorage_operator.world import Config
 
 KINDS: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot")
@@ -46,18 +48,54 @@ class Leftover:
     going: bool  # whether it is being deleted, and waits for that
 
 
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """What a release looked after that finds its namespaces by their labels.
+
+    Beside what is in them, that is what it had in a namespace that lost the label, or never had
+    one by the selector of now: such a job names the Lease that it was looked after under last.
+    """
+
+    namespaces: frozenset[str]  # with the labels, now
+    leases: frozenset[str]  # of the release's operators, as `namespace/name`
+    _jobs: set[tuple[str, str]] = field(default_factory=set)  # had, in other namespaces
+
+    def has(self, kind: Kind, body: Object) -> bool:
+        """Whether an object is the release's. A snapshot is whose its job is: jobs come first."""
+        meta = body["metadata"]
+        namespace: str = meta["namespace"]
+        if namespace in self.namespaces:
+            return True
+        if kind == "StatefulSparkSnapshot":
+            return (namespace, job_name_of(body.get("spec") or {})) in self._jobs
+        job, said = (namespace, meta["name"]), operator_of(body)
+        # One that another operator has taken over, or is taking over, names that one's.
+        if said is None or said.lease not in self.leases:
+            self._jobs.discard(job)
+            return False
+        self._jobs.add(job)
+        return True
+
+
 async def let_go(
-    cluster: Cluster, namespaces: Iterable[str | None], *, release: bool
+    cluster: Cluster,
+    namespaces: Iterable[str | None],
+    *,
+    release: bool,
+    mine: Labelled | None = None,
 ) -> list[Leftover]:
     """Every job and snapshot, after the operator's finalizer was taken off if that is wanted.
 
     A namespace that is gone, or closed to us, keeps none of the others from being seen to.
+
+    Args:
+        mine: of what is there, what the release looked after; None for all of it.
     """
     found, failed = list[Leftover](), list[ClusterError]()
     for namespace in namespaces:
         for kind in KINDS:
             try:
-                found += await _seen_to(cluster, kind, namespace, release=release)
+                found += await _seen_to(cluster, kind, namespace, mine, release=release)
             except ClusterError as error:
                 failed.append(error)
     if failed:
@@ -66,12 +104,19 @@ async def let_go(
 
 
 async def _seen_to(
-    cluster: Cluster, kind: Kind, namespace: str | None, *, release: bool
+    cluster: Cluster,
+    kind: Kind,
+    namespace: str | None,
+    mine: Labelled | None,
+    *,
+    release: bool,
 ) -> list[Leftover]:
     found = []
     for body in await _listed(cluster, kind, namespace):
+        if mine is not None and not mine.has(kind, body):
+            continue
         held = FINALIZER in _finalizers(body)
-        if held and release and not await _release(cluster, kind, body):
+        if held and release and not await _release(cluster, kind, body, mine):
             continue
         meta = body["metadata"]
         going = bool(meta.get("deletionTimestamp"))
@@ -113,11 +158,11 @@ async def _listed(cluster: Cluster, kind: Kind, namespace: str | None) -> list[O
         return []
 
 
-async def _release(cluster: Cluster, kind: Kind, body: Object) -> bool:
-    """Take our finalizer off, and no other; False if the object is gone."""
+async def _release(cluster: Cluster, kind: Kind, body: Object, mine: Labelled | None) -> bool:
+    """Take our finalizer off, and no other; False if the object is gone, or another's by now."""
     found: Object | None = body
     for _ in range(_TRIES):
-        if found is None:
+        if found is None or (mine is not None and not mine.has(kind, found)):
             return False
         meta = found["metadata"]
         others = [one for one in _finalizers(found) if one != FINALIZER]
@@ -172,21 +217,25 @@ async def _uninstall(settings: Settings, asked: Namespace) -> str:
     try:
         tick = asyncio.get_running_loop().time
         await _until_gone(cluster, settings.namespace, labels, tick)
-        left = await let_go(cluster, await _namespaces(cluster, settings), release=release)
+        leases = frozenset(asked.leases.split(",")) - {""}
+        where, mine = await _reach(cluster, settings, leases)
+        left = await let_go(cluster, where, release=release, mine=mine)
     finally:
         await cluster.close()
     return report(left, release=release)
 
 
-async def _namespaces(cluster: Cluster, settings: Settings) -> Iterable[str | None]:
-    """Those that were looked after; what others of the cluster hold is theirs."""
+async def _reach(
+    cluster: Cluster, settings: Settings, leases: frozenset[str]
+) -> tuple[Iterable[str | None], Labelled | None]:
+    """Where to look, and what of it was looked after; what others of the cluster hold is theirs."""
     selector = settings.watch_namespace_selector
     if not selector:
-        return settings.watch_namespaces or (None,)
+        return settings.watch_namespaces or (None,), None
     found = set[str]()
     async for page in cluster.pages("Namespace", None, selector):
         found.update(body["metadata"]["name"] for body in page.items)
-    return sorted(found)
+    return (None,), Labelled(frozenset(found), leases)
 
 
 def main() -> int:
@@ -194,6 +243,12 @@ def main() -> int:
     parser = ArgumentParser(prog="moorage_operator.uninstall", description=__doc__)
     parser.add_argument("--finalizers", choices=("Release", "Keep"), required=True)
     parser.add_argument("--operator-labels", required=True, help="of the operator's pods: a=b,c=d")
+    parser.add_argument(
+        "--leases",
+        default="",
+        help="of the operators, as namespace/name,namespace/name: whose jobs are let go in "
+        "namespaces that lost their labels",
+    )
     asked, others = parser.parse_known_args()
     try:
         settings = read_settings(others, os.environ)

@@ -240,6 +240,7 @@ def test_labels_of_namespaces_reach_the_operator_and_what_tidies_up_after_it(tem
     (job,) = of_kind(objects, "Job")
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert "--watch-namespace-selector=team in (a,b)" in container["args"]
+    assert f"--leases={settings.namespace}/{settings.lease}" in container["args"]
 
 
 def test_the_fleet_file_is_mounted_where_the_operator_reads_it(rendered):

@@ -7,6 +7,7 @@ from moorage_operator.settings import read_settings
 from moorage_operator.shards import Selection
 
 FULL = ("--values", CHART / "ci" / "full-values.yaml")
+LABELLED = ("--set", "watchNamespaceSelector=moorage.dev/jobs=yes")
 
 
 @pytest.fixture(scope="session")
@@ -117,3 +118,13 @@ def test_without_rights_in_the_cluster_the_lease_of_a_shard_that_was_given_up_ma
 
 def test_no_shards_may_be_said_with_null(template):
     assert template("--set", "shards=null") == template()
+    assert template(*LABELLED, "--set", "shards=null") == template(*LABELLED)
+
+
+def test_what_tidies_up_after_labelled_namespaces_knows_the_leases_of_all(template):
+    objects = template(*FULL, *LABELLED, "--set", "shards={a,b}")
+    (job,) = of_kind(objects, "Job")
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    leases = [f"{NAMESPACE}/{settings_of(one).lease}" for one in of_kind(objects, "Deployment")]
+    assert len(leases) == 3
+    assert f"--leases={','.join(leases)}" in container["args"]

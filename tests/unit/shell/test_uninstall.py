@@ -4,7 +4,7 @@ import pytest
 from moorage_testing.kube.memory import MemoryCluster
 
 from moorage_operator.ports import Conflict, Forbidden
-from moorage_operator.uninstall import FINALIZER, let_go, report
+from moorage_operator.uninstall import FINALIZER, Labelled, let_go, report
 
 VERSION = "moorage.dev/v1alpha1"
 OTHER = "theirs.example/x"
@@ -90,6 +90,53 @@ async def test_a_namespace_that_is_closed_keeps_no_other_from_being_seen_to(clus
         await let_go(cluster, ("gone", "streams-b"), release=True)
     assert _held(cluster, "StatefulSparkJob", "streams-b") == []
     assert _held(cluster, "StatefulSparkSnapshot", "streams-b") == [OTHER]
+
+
+# -- namespaces by label
+
+OURS, THEIRS = "moorage/moorage-leader", "others/theirs-leader"
+BY_LABEL = Labelled(frozenset({"streams-a"}), frozenset({OURS}))
+
+
+def _looked_after(cluster, namespace, lease):
+    job = cluster.api.get("StatefulSparkJob", namespace, "clicks")
+    job["status"] = {"operator": {"lease": lease}}
+    cluster.api.replace_status(job)
+
+
+async def test_jobs_of_a_namespace_that_lost_the_label_are_found_by_their_lease(cluster):
+    _looked_after(cluster, "streams-b", OURS)
+    left = await let_go(cluster, (None,), release=True, mine=BY_LABEL)
+    assert {one.namespace for one in left} == {"streams-a", "streams-b"}
+    for namespace in ("streams-a", "streams-b"):
+        assert _held(cluster, "StatefulSparkJob", namespace) == []
+        assert _held(cluster, "StatefulSparkSnapshot", namespace) == [OTHER]
+
+
+@pytest.mark.parametrize("lease", [THEIRS, ""], ids=["taken over", "by nobody that is known"])
+async def test_what_another_operator_holds_elsewhere_is_left_alone(cluster, lease):
+    if lease:
+        _looked_after(cluster, "streams-b", lease)
+    left = await let_go(cluster, (None,), release=True, mine=BY_LABEL)
+    assert {one.namespace for one in left} == {"streams-a"}
+    assert _held(cluster, "StatefulSparkJob", "streams-b") == [FINALIZER]
+    assert _held(cluster, "StatefulSparkSnapshot", "streams-b") == [OTHER, FINALIZER]
+
+
+async def test_a_job_that_is_taken_over_at_the_same_moment_keeps_its_finalizer(cluster):
+    _looked_after(cluster, "streams-b", OURS)
+    patch = cluster.patch
+
+    async def slow(kind, namespace, name, body):
+        if namespace == "streams-b":
+            _looked_after(cluster, "streams-b", THEIRS)
+        return await patch(kind, namespace, name, body)
+
+    cluster.patch = slow
+    left = await let_go(cluster, (None,), release=True, mine=BY_LABEL)
+    assert {one.namespace for one in left} == {"streams-a"}
+    assert _held(cluster, "StatefulSparkJob", "streams-b") == [FINALIZER]
+    assert _held(cluster, "StatefulSparkSnapshot", "streams-b") == [OTHER, FINALIZER]
 
 
 def test_where_nothing_is_left_that_is_said():
