@@ -1,4 +1,4 @@
-"""Whether a call gets on, for whoever waits for it and must tell slow from stuck.
+"""Whether a call gets on, for whoever waits for it and must tell slow from stuck; and its retries.
 
 Told by those who move bytes or apply writes (`advance`), and read off the disk where only that
 knows (`watching`). A state server makes one `Progress` for each call (`carrying`) and asks it now
@@ -7,6 +7,7 @@ nothing.
 """
 
 import os
+import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,10 +21,12 @@ T = TypeVar("T")
 class Progress:
     """What one call has done; for any thread. `measures` are asked besides the steps."""
 
-    __slots__ = ("_last", "_steps", "measures")
+    __slots__ = ("_last", "_lock", "_steps", "measures", "retries")
 
     def __init__(self) -> None:
         self._steps = 0
+        self._lock = threading.Lock()
+        self.retries = 0
         self.measures: list[Callable[[], Hashable]] = []
         self._last: Hashable = self._state()
 
@@ -41,6 +44,11 @@ class Progress:
         # Two threads may lose a step of one; what counts is that the number changes.
         self._steps += 1
 
+    def retried(self) -> None:
+        """Something is tried again."""
+        with self._lock:
+            self.retries += 1
+
 
 _current: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
@@ -50,6 +58,22 @@ def advance() -> None:
     progress = _current.get()
     if progress is not None:
         progress.advance()
+
+
+def retried() -> None:
+    """The call of this thread tries something again, such as a request to a store."""
+    progress = _current.get()
+    if progress is not None:
+        progress.retried()
+
+
+@contextmanager
+def counting_retries() -> Iterator[Callable[[], int]]:
+    """Yields what says within the block how often something was tried again, by any thread."""
+    progress = _current.get() or Progress()
+    before = progress.retries
+    with carrying(progress):
+        yield lambda: progress.retries - before
 
 
 @contextmanager

@@ -173,6 +173,7 @@ class WrittenPart:
         backend: the identifier of the backend whose files they are.
         bytes_written: what went into objects, the part left out.
         bytes_inline: what stands in the part itself.
+        attempts: at writing objects: one for each, and one for each request that was repeated.
     """
 
     part: PartEntry
@@ -181,19 +182,22 @@ class WrittenPart:
     objects: int
     bytes_written: int
     bytes_inline: int
+    attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
     """What the copy of a savepoint wrote: handles in the order of the specs, objects, and bytes.
 
-    `bytes_written` counts what went into objects, `bytes_inline` what stands in the handles.
+    `bytes_written` counts what went into objects, `bytes_inline` what stands in the handles,
+    `attempts` what `WrittenPart` has of them; 0 where nobody counted, as in a canonical savepoint.
     """
 
     handles: list[RangeHandle]
     objects: int
     bytes_written: int
     bytes_inline: int
+    attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

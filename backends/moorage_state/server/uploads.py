@@ -34,7 +34,7 @@ from moorage_state.errors import (
     StoreUnavailable,
     disk_errors,
 )
-from moorage_state.progress import bytes_below, carried, watching
+from moorage_state.progress import bytes_below, carried, counting_retries, watching
 from moorage_state.server.databases import Databases
 from moorage_state.server.local_files import Digests, Snapshots, Taken, digests_of
 from moorage_state.server.operations import (
@@ -293,7 +293,9 @@ def upload(
         plan = plan_upload(files, [part.base_files for part in parts], limits)
         names = names or CheckpointNames(run, checkpoint_id)
         transfer = _Transfer(parts, taken, names, store)
-        places = transfer.carry_out(pool, plan)
+        with counting_retries() as retries:
+            places = transfer.carry_out(pool, plan)
+            attempts = transfer.objects + retries()
         handles = [
             _handle(part.snapshots, at, [_ref(file, plan, places, names, part) for file in group])
             for part, at, group in zip(parts, taken, files, strict=True)
@@ -302,7 +304,11 @@ def upload(
             if names.shares and part.snapshots.may_be_away and isinstance(at, Taken):
                 at.stored = {ref.name: StoredFile(store, ref) for ref in handle.files}
     return Uploaded(
-        handles, transfer.objects, transfer.bytes, sum(file.size for file in plan.inline)
+        handles,
+        transfer.objects,
+        transfer.bytes,
+        sum(file.size for file in plan.inline),
+        attempts,
     )
 
 
@@ -340,10 +346,18 @@ class PartWriter:
                 listing.written(handle, self._checkpoint_id)
         change = references(done.handles, before)
         part = Part(done.handles, change.common)
-        entry = part_entry(self._put(part), done.handles, change)
+        with counting_retries() as retries:
+            entry = part_entry(self._put(part), done.handles, change)
+            attempts = done.attempts + 1 + retries()
         ranges = [WrittenRange(h.uid, h.start, h.end, h.bytes_total) for h in done.handles]
         return WrittenPart(
-            entry, ranges, self._owner, done.objects + 1, done.bytes_written, done.bytes_inline
+            entry,
+            ranges,
+            self._owner,
+            done.objects + 1,
+            done.bytes_written,
+            done.bytes_inline,
+            attempts,
         )
 
     def _inherited(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from moorage_state.errors import MoorageError
+from moorage_state.progress import retried
 
 T = TypeVar("T")
 
@@ -65,6 +66,7 @@ class Retries:
                     if failure.error is error:
                         raise
                     raise failure.error from error
+            retried()
             self.sleep(pause)
         raise AssertionError
 

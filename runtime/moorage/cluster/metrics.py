@@ -345,6 +345,12 @@ METRICS: tuple[Measure, ...] = (
         "upload_objects",
         "In how many objects",
     ),
+    _of_changelog(
+        "moorage_changelog_upload_attempts_total",
+        "upload_attempts",
+        "Attempts at writing these: one for each, and one for each request that the store had to "
+        "be asked again",
+    ),
     Measure(
         "moorage_storage_reachable",
         "gauge",

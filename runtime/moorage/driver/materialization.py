@@ -128,6 +128,7 @@ class Materialization:
                 upload_seconds=seconds,
                 upload_bytes=result.bytes_written,
                 upload_objects=result.objects,
+                upload_attempts=result.attempts,
             )
 
     def completed(self, checkpoint_id: int) -> None:

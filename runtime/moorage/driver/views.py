@@ -41,6 +41,7 @@ class ChangelogView:
         upload_seconds: how long uploads took, all together.
         upload_bytes: what they brought to the store.
         upload_objects: in how many objects.
+        upload_attempts: at writing these: one for each, and one for each request that was repeated.
     """
 
     started: int = 0
@@ -53,6 +54,7 @@ class ChangelogView:
     upload_seconds: float = 0.0
     upload_bytes: int = 0
     upload_objects: int = 0
+    upload_attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ class FleetUpload:
         source_texts: of a checkpoint, what the driver wrote of its source.
         source: of a savepoint, its source, whole.
         shares: who wrote it, in the order of their addresses.
+        attempts: at writing the objects: one for each, and one for each request that was repeated.
     """
 
     handles: Mapping[str, Sequence[StoredRange]]
@@ -110,6 +111,7 @@ class FleetUpload:
     source_texts: SourceTexts | UnsetType = UNSET
     source: Mapping[str, Any] = field(default_factory=dict)
     shares: tuple[ServerShare, ...] = ()
+    attempts: int = 0
 
     @property
     def bytes_total(self) -> int:
@@ -729,6 +731,7 @@ def _parts_together(written: list[WrittenPart]) -> FleetUpload:
         bytes_inline=sum(one.bytes_inline for one in written),
         parts=[one.part for one in written],
         backend=next((one.backend for one in written), ""),
+        attempts=sum(one.attempts for one in written),
     )
 
 
@@ -741,4 +744,5 @@ def _together(uploads: list[Uploaded]) -> FleetUpload:
         objects=sum(upload.objects for upload in uploads),
         bytes_written=sum(upload.bytes_written for upload in uploads),
         bytes_inline=sum(upload.bytes_inline for upload in uploads),
+        attempts=sum(upload.attempts for upload in uploads),
     )

@@ -49,7 +49,10 @@ def test_a_checkpoint_lists_the_log_and_now_and_then_a_copy_is_taken_with_it(mak
 def test_what_deltas_cost_on_their_way_to_the_store_is_counted():
     now = [0.0]
     one, works = copies(now)
-    results = [SimpleNamespace(bytes_written=70, objects=2), StoreUnavailable("not now")]
+    results = [
+        SimpleNamespace(bytes_written=70, objects=2, attempts=5),
+        StoreUnavailable("not now"),
+    ]
 
     def persist(_least):
         now[0] += 2.0
@@ -61,12 +64,13 @@ def test_what_deltas_cost_on_their_way_to_the_store_is_counted():
         now[0] += 10.0
         one.ahead(epoch)
         works.pop()()
-    one.uploaded(cast("FleetUpload", SimpleNamespace(bytes_written=30, objects=1)), 0.5)
-    one.uploaded(cast("FleetUpload", SimpleNamespace(bytes_written=0, objects=0)), 0.5)
+    one.uploaded(cast("FleetUpload", SimpleNamespace(bytes_written=30, objects=1, attempts=1)), 0.5)
+    one.uploaded(cast("FleetUpload", SimpleNamespace(bytes_written=0, objects=0, attempts=0)), 0.5)
     view = one._reporter.progress.changelog
     assert view is not None
     assert (view.uploads, view.failed_uploads) == (2, 1)
     assert (view.upload_seconds, view.upload_bytes, view.upload_objects) == (2.5, 100, 3)
+    assert view.upload_attempts == 6
 
 
 def test_nothing_is_materialized_where_that_is_switched_off(make_job):

@@ -9,7 +9,7 @@ from moorage_testing.parts import handles_of
 from msgspec.structs import replace
 
 from moorage_state import failpoints
-from moorage_state.errors import CorruptState, LocalDiskError, Retryable
+from moorage_state.errors import CorruptState, LocalDiskError, Retryable, StoreUnavailable
 from moorage_state.server import (
     RangeHost,
     RestoreBase,
@@ -20,7 +20,8 @@ from moorage_state.server import (
 from moorage_state.server.operations import Uploaded
 from moorage_state.server.restore import fetch_all, is_whole
 from moorage_state.snapshots import pack_size
-from moorage_state.stores import MemoryStore, open_store
+from moorage_state.stores import MemoryStore, Retries, open_store
+from moorage_state.stores.retries import Failure
 
 only_rocksdb = pytest.mark.parametrize("small", ["rocksdb"], indirect=True)
 """About files that RocksDB makes one by one; state in memory has one file."""
@@ -54,7 +55,8 @@ def checkpoint(parts, checkpoint_id, limits=INLINE, base=None):
     api.notify_complete(checkpoint_id)
     handles = handles_of(parts[0].url, written)
     # The part is an object as well, and not what these tests count.
-    return Uploaded(handles, written.objects - 1, written.bytes_written, written.bytes_inline)
+    costs = (written.bytes_written, written.bytes_inline, written.attempts - 1)
+    return Uploaded(handles, written.objects - 1, *costs)
 
 
 def stored(parts):
@@ -102,6 +104,28 @@ def test_what_is_counted_is_what_is_stored(ranges, key):
     assert uploaded.bytes_written == sum(objects.values())
     assert objects == {name: pack_size(name) for name in objects}
     assert objects.keys() == {ref.key for h in uploaded.handles for ref in h.files}
+
+
+def test_each_request_that_is_repeated_is_another_attempt(ranges, key, monkeypatch):
+    fill(ranges, key, 5000)
+    written = checkpoint(ranges, 1, PACKED)
+    assert written.attempts == written.objects > 0
+    kind = type(open_store(ranges[0].url))
+    retries, put, left = Retries(sleep=lambda _seconds: None), kind.put, [3]
+
+    def flaky(store, name, data):
+        def work(_attempt):
+            left[0] -= 1
+            if left[0] >= 0:
+                raise OSError("throttled")
+            put(store, name, data)
+
+        retries.run(work, lambda error: Failure(StoreUnavailable(str(error)), again=True))
+
+    monkeypatch.setattr(kind, "put", flaky)
+    fill(ranges, key, 5000, seed=2)
+    written = checkpoint(ranges, 2, PACKED)
+    assert written.attempts == written.objects + 3
 
 
 def test_no_upload_passes_what_it_may_put_inline(ranges, key):

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from moorage_state.errors import StoreUnavailable, UserError
+from moorage_state.progress import counting_retries
 from moorage_state.stores import Retries, in_parallel
 from moorage_state.stores.retries import Failure
 from moorage_state.stores.transfers import run_windowed
@@ -97,6 +99,18 @@ def test_the_end_of_the_process_is_not_tried_again(retries: Retries) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         retries.run(work, passing)
+
+
+def test_what_is_tried_again_is_counted_for_who_asked_in_whichever_thread() -> None:
+    retries = Retries(sleep=lambda _seconds: None)
+    retries.run(failing(1), passing)
+    with counting_retries() as outer:
+        retries.run(failing(2), passing)
+        with counting_retries() as inner:
+            in_parallel([partial(retries.run, failing(times), passing) for times in (0, 3)], 2)
+            assert inner() == 3
+        retries.run(failing(1), passing)
+        assert outer() == 6
 
 
 def test_a_policy_pickles_without_the_state_of_the_generator() -> None:
