@@ -22,13 +22,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
 from moorage_testing.audit import Audit
 from moorage_testing.fault_proxy import PASSING, Chaos, Fault, FaultProxy
-from moorage_testing.fresh_process import kill_marked, signal_marked, start_in_session
+from moorage_testing.fresh_process import (
+    kill_marked,
+    short_folder,
+    signal_marked,
+    start_in_session,
+)
 from moorage_testing.jobs import pace_of, wait_until
 from moorage_testing.quick_spark import spark_home
 from moorage_testing.s3_server import S3Server
@@ -250,7 +255,7 @@ def chaos(
     rng = random.Random(seed)
     with (
         FaultProxy(server.endpoint) as proxy,
-        TemporaryDirectory(prefix="moorage-", dir="/tmp", ignore_cleanup_errors=True) as volumes,
+        short_folder() as volumes,
     ):
         url = server.url(f"chaos-{seed}-{uuid.uuid4().hex}", endpoint=proxy.endpoint)
         first = Path(mkdtemp(dir=volumes))

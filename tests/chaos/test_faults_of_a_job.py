@@ -157,6 +157,7 @@ def test_a_killed_job_leaves_no_process_behind(met):
     assert met.left == []
 
 
+@pytest.mark.soak
 def test_a_stalled_writer_appends_nothing_after_another_driver_took_over(home, truth):
     """The first driver stops between its last read of the log and its put."""
     stalled = home.start(MOORAGE_FAILPOINT="log.before_put:stop:4")

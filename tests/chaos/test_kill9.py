@@ -16,12 +16,10 @@ import pytest
 from moorage_testing.jobs import JobHome, kill_group, wait_until, write_events
 from moorage_testing.oracle import expected, judge
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.chaos, pytest.mark.soak, pytest.mark.timeout(600)]
 
 COUNTING_JOB = Path(__file__).parent / "counting_job.py"
-# With a changelog and each commit published.
-QUICK_SEEDS = (2,)
-SOAK_SEEDS = tuple(seed for seed in range(1, 21) if seed not in QUICK_SEEDS)
+SEEDS = range(1, 21)
 CHECKPOINTS = {"interval": "1s", "minPause": "200ms"}
 EPOCHS = 20
 
@@ -78,18 +76,8 @@ def kill_and_finish(seed: int, home: JobHome, truth: dict) -> None:
     assert judge(home.path, truth) == [], f"seed={seed}\n{home.log()}"
 
 
-@pytest.mark.parametrize("seed", QUICK_SEEDS, ids=lambda s: f"seed{s}")
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda s: f"seed{s}")
 def test_a_job_killed_at_a_random_moment_ends_with_the_right_state_and_output(
-    seed, make_home, many
-):
-    events, truth = many
-    home = make_home("job", events, checkpoint=CHECKPOINTS)
-    kill_and_finish(seed, home, truth)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", SOAK_SEEDS, ids=lambda s: f"seed{s}")
-def test_a_job_killed_at_more_random_moments_ends_with_the_right_state_and_output(
     seed, make_home, many
 ):
     events, truth = many

@@ -7,7 +7,7 @@ from moorage_testing.oracle import expected, judge
 from moorage_state.snapshots import CheckpointStore, LineageLog, retained, verify_files
 from moorage_state.stores import S3Address, open_store
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.soak, pytest.mark.timeout(300)]
 
 
 def checkpoints_in(url: str) -> list[int]:

@@ -25,7 +25,7 @@ from moorage_testing.batches import (
 )
 from moorage_testing.jobs import wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.soak, pytest.mark.timeout(300)]
 
 
 def test_back_to_an_older_checkpoint_and_on_gives_ten_where_ten_is_right(make_home, tmp_path):
@@ -56,7 +56,6 @@ def spark(folder: Path, checkpoint: Path, files_per_batch: int, every: int) -> d
     return counts
 
 
-@pytest.mark.soak
 def test_spark_answers_eight_to_the_same_question(tmp_path):
     """Not our promise but the reason for it; if Spark gives ten, the documents must say so."""
     folder, checkpoint = tmp_path / "events", tmp_path / "checkpoint"

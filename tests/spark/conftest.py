@@ -6,12 +6,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from moorage_testing.engine import Engine
-from moorage_testing.fresh_process import call_in_process, function_at, place_of
+from moorage_testing.fresh_process import call_in_process, function_at, place_of, short_folder
 from moorage_testing.quick_spark import spark_home, start_session
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -88,8 +87,7 @@ def fresh_process(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any
     ) -> Any:
         base = tmp_path_factory.mktemp("process")
         settings = {"SPARK_HOME": str(spark_home(base)), **_environment(base)}
-        # Volumes have sockets, whose paths must be short.
-        with TemporaryDirectory(prefix="moorage-", dir="/tmp", ignore_cleanup_errors=True) as short:
+        with short_folder() as short:
             settings |= {"MOORAGE_TEST_VOLUMES": short, **(environment or {})}
             return call_in_process(
                 scenario, *arguments, folder=base, timeout=timeout, environment=settings

@@ -19,7 +19,7 @@ from moorage_state.keygroups import range_of
 from moorage_state.snapshots import LineageLog, Rescaled, Run
 from moorage_state.stores import open_store
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(400)]
 
 JOB = Path(__file__).with_name("live_job.py")
 GROUPS = 16

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ __all__ = [
     "function_at",
     "kill_marked",
     "place_of",
+    "short_folder",
     "signal_marked",
     "start_in_session",
 ]
@@ -28,6 +30,17 @@ __all__ = [
 BOOTSTRAP = "import sys; from moorage_testing.fresh_process import answer; answer(*sys.argv[1:])"
 ANSWER = "answer.json"
 _MARK = "MOORAGE_TEST_MARK"
+
+
+@contextlib.contextmanager
+def short_folder() -> Iterator[str]:
+    """A folder for volumes, in which there are sockets: paths of those must be short.
+
+    It lies where the folders of tests do, which is in memory where there is room.
+    """
+    where = os.environ.get("PYTEST_DEBUG_TEMPROOT", "/tmp")
+    with TemporaryDirectory(prefix="moorage-", dir=where, ignore_cleanup_errors=True) as folder:
+        yield folder
 
 
 def start_in_session(

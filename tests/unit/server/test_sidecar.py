@@ -13,11 +13,11 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from moorage_testing.fresh_process import short_folder
 from moorage_testing.jobs import wait_until
 
 from moorage_state.errors import LocalDiskError, MoorageError, Retryable, UserError
@@ -107,7 +107,7 @@ def token_file(tmp_path):
 @pytest.fixture
 def short_path():
     """Of a folder in which paths of sockets fit."""
-    with TemporaryDirectory(prefix="moorage-", dir="/tmp") as folder:
+    with short_folder() as folder:
         yield Path(folder)
 
 
