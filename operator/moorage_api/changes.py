@@ -107,12 +107,21 @@ def spec_hash(spec: JobSpec) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def version_hash(spec: JobSpec) -> str:
+    """Return the `spec_hash` that a spec has whatever its parallelism.
+
+    Autoscalers and `kubectl scale` write that number, and none of them makes another version.
+    """
+    scaling = spec.scaling.model_copy(update={"parallelism": 1})
+    return spec_hash(spec.model_copy(update={"scaling": scaling}))
+
+
 def refreshed(stored: JobSpec, newest: JobSpec) -> JobSpec:
     """Return `stored` with those values of `newest` that need no new revision.
 
     A revision keeps the spec of the moment it was made. What was edited since and is only Ignore or
     Live (a failure policy, restore.allowNonRestoredState) holds for its next start all the same,
-    unless `stored` would be no valid spec with it.
+    unless `stored` would be no valid spec with it: then it is `stored` itself.
     """
     mixed = _refreshed(stored, newest, "Upgrade")
     try:

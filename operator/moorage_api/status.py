@@ -275,7 +275,11 @@ class Reconciliation(Report):
     trial: Trial | None = None
     """The one that runs, or is to, while it is not stable and another one was."""
     rejected_spec_hash: str = ""
-    """A spec that was given up and is not tried again."""
+    """A version that was given up and is not tried again: a hash of its spec, whatever its
+    parallelism."""
+    rejected_parallelism: int = 0
+    """Its number of subtasks, if that alone was given up: with another one the version runs; 0 if
+    it is given up with any."""
     rejected_message: str = ""
     """Why, where there is more to say than that."""
     standby_attempt: int = 0
@@ -295,6 +299,20 @@ class Reconciliation(Report):
     """Whether an Ingress was ever asked for; removed as the PodMonitor below."""
     pod_monitor: bool = False
     """Whether a PodMonitor was ever asked for: it is removed when it is not wanted any more."""
+
+    def gave_up(self, version: str, parallelism: int, generation: int = -1) -> bool:
+        """Whether a version was given up with so many subtasks.
+
+        Args:
+            version: its `version_hash`.
+            generation: the object's, if that asks for it: by another release's hash it is known by
+                that.
+        """
+        if not self.rejected_spec_hash:
+            return False
+        if self.rejected_spec_hash != version:
+            return self.rejected_generation == generation
+        return self.rejected_parallelism in (0, parallelism)
 
 
 class JobView(Report):

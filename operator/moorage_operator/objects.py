@@ -16,7 +16,7 @@ import msgspec
 from pydantic import ValidationError
 
 from moorage_api import API_VERSION, KIND, JobSpec, Problem, cluster_problems
-from moorage_api.changes import is_same_job, spec_hash
+from moorage_api.changes import is_same_job, refreshed, spec_hash, version_hash
 from moorage_api.compute import Scaling
 from moorage_api.explain import judge
 from moorage_api.fleet import digest_of, with_defaults
@@ -285,6 +285,16 @@ def read_revision(body: Object) -> Revision | None:
     return Revision(meta["name"], int(body.get("revision") or 0), digest, spec, profile or "")
 
 
+@dataclass(frozen=True, slots=True)
+class KnownSpec:
+    """The spec that a job is to go by."""
+
+    spec: JobSpec | None  # with the state backend and the parallelism that hold
+    digest: str
+    # What the object asks for, where that version was given up and `spec` goes on in its place
+    given_up: JobSpec | None = None
+
+
 def known_spec(
     judged: Judged,
     status: JobStatus,
@@ -292,20 +302,64 @@ def known_spec(
     default_backend: str,
     now: datetime,
     profile: str = "",
-) -> tuple[JobSpec | None, str]:
-    """The newest spec with its state backend and the parallelism that holds, and its hash.
+    *,
+    retried: bool = False,
+) -> KnownSpec:
+    """The newest spec, or what goes on in its place.
 
     Args:
         profile: the hash of the profile that it was judged with.
+        retried: whether a person wants to try it again, should it have been given up.
     """
     if judged.spec is None:
-        return None, judged.digest
-    spec = with_backend(judged.spec, status, revisions, default_backend)
-    spec = with_parallelism(spec, status, revisions, now)
+        return KnownSpec(None, judged.digest)
+    generation = judged.generation or 0
+    newest = with_backend(judged.spec, status, revisions, default_backend)
+    if not retried and status.lineage_owner_uid == judged.uid:
+        found = in_place_of(newest, status, revisions, generation, now)
+        if found is not None:
+            spec, given_up = found
+            # It is of no generation: nobody wrote it.
+            return KnownSpec(spec, same_hash(spec, spec_hash(spec), -1, revisions), given_up)
+    spec = with_parallelism(newest, status, revisions, now)
     same = spec.state.effective_backend == judged.spec.state.effective_backend
     same = same and spec.scaling.parallelism == judged.spec.scaling.parallelism
     digest = judged.digest if same else spec_hash(spec)
-    return spec, same_hash(spec, digest, judged.generation or 0, revisions, profile)
+    return KnownSpec(spec, same_hash(spec, digest, generation, revisions, profile))
+
+
+def in_place_of(
+    newest: JobSpec,
+    status: JobStatus,
+    revisions: Mapping[str, Revision],
+    generation: int,
+    now: datetime,
+) -> tuple[JobSpec, JobSpec] | None:
+    """What goes on in place of a newest version that was given up, and that; None if none was.
+
+    It is the last good version with what needs no other one of the newest: its policies, and its
+    parallelism, which autoscalers write. A rollback first goes back to what was stable as it was.
+    """
+    done, operation = status.reconciliation, status.operation
+    if not done.rejected_spec_hash or (operation is not None and operation.type == "Rollback"):
+        return None
+    given_up = _widened(newest, _asked(newest.scaling, status))
+    if not done.gave_up(version_hash(given_up), given_up.scaling.parallelism, generation):
+        return None
+    names = (status.attempt.revision, done.current_revision, done.stable_revision)
+    known = (revisions[name].spec for name in names if name in revisions)
+    widths = ((one, one.scaling.parallelism) for one in known)
+    good = next((one for one, width in widths if not done.gave_up(version_hash(one), width)), None)
+    if good is None:
+        return None
+    wider = with_parallelism(newest, status, revisions, now).scaling.parallelism
+    # One whose parallelism alone was given up keeps its own.
+    stored = good if done.rejected_parallelism else _widened(good, wider)
+    for one in (stored, good):
+        spec = refreshed(one, newest)
+        if spec is not one:
+            return spec, given_up
+    return None
 
 
 def with_backend(
@@ -332,13 +386,10 @@ def with_parallelism(
     spec: JobSpec, status: JobStatus, revisions: Mapping[str, Revision], now: datetime
 ) -> JobSpec:
     """The spec with the number of subtasks that holds; the spec itself where that is its own."""
-    number = _advised(spec.scaling, status) or max(spec.scaling.parallelism, spec.scaling.floor)
+    number = _asked(spec.scaling, status)
     if held_until(spec, status, revisions, now) is not None:
         number = revisions[status.attempt.revision].spec.scaling.parallelism
-    if number == spec.scaling.parallelism:
-        return spec
-    scaling = spec.scaling.model_copy(update={"parallelism": number})
-    return spec.model_copy(update={"scaling": scaling})
+    return _widened(spec, number)
 
 
 def held_until(
@@ -356,6 +407,18 @@ def held_until(
         return None
     until = changed + scaling.cooldown.timedelta
     return until if now < until else None
+
+
+def _asked(scaling: Scaling, status: JobStatus) -> int:
+    """The number of subtasks that is asked for, by whomever."""
+    return _advised(scaling, status) or max(scaling.parallelism, scaling.floor)
+
+
+def _widened(spec: JobSpec, number: int) -> JobSpec:
+    if number == spec.scaling.parallelism:
+        return spec
+    scaling = spec.scaling.model_copy(update={"parallelism": number})
+    return spec.model_copy(update={"scaling": scaling})
 
 
 def _advised(scaling: Scaling, status: JobStatus) -> int:

@@ -258,6 +258,8 @@ class Observer:
         if found.problems and status.attempt.revision in revisions:
             good = revisions[status.attempt.revision].spec
         held = held_until(declared, status, revisions, world.now) if declared else None
+        if found.given_up is not None and status.reconciliation.rejected_parallelism:
+            held = None  # it is not done later either
         world = replace(
             world,
             config=_patient(self.config, good),
@@ -265,6 +267,7 @@ class Observer:
             parallelism_held_until=held,
             spec=found.spec,
             spec_hash=found.digest,
+            given_up=found.given_up,
             problems=found.problems,
             beyond=found.beyond,
             profile=found.profile,

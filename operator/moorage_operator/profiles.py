@@ -22,9 +22,9 @@ from moorage_api.fleet import (
     limit_problems,
 )
 from moorage_api.status import JobStatus, ProfileStatus
-from moorage_operator.objects import Judged, JudgedSpecs, known_spec
+from moorage_operator.objects import Judged, JudgedSpecs, KnownSpec, known_spec
 from moorage_operator.ports import Object
-from moorage_operator.world import Meta, Revision
+from moorage_operator.world import Meta, Revision, restart_asked
 
 _RESTARTS = ("Upgrade", "Redeploy")
 
@@ -40,6 +40,7 @@ class Effective:
     beyond: tuple[Problem, ...]  # of profiles and limits, whether they keep it from that or not
     profile: ProfileStatus | None  # what the status is to say of it
     waits: tuple[str, ...] = ()  # fields that other defaults would change, and have to wait
+    given_up: JobSpec | None = None  # in place of which `spec` goes on
 
 
 def effective(
@@ -53,33 +54,36 @@ def effective(
     now: datetime,
 ) -> Effective:
     """The spec that a job is to go by now."""
+    retried = restart_asked(meta, status)
 
-    def known(values: Mapping[str, Any]) -> tuple[Judged, JobSpec | None, str]:
+    def known(values: Mapping[str, Any]) -> tuple[Judged, KnownSpec]:
         judged = specs.with_defaults(body, _without_backend(values))
-        backend = _backend(values) or default_backend
-        digest = digest_of(values)
-        return judged, *known_spec(judged, status, revisions, backend, now, digest)
+        backend, digest = _backend(values) or default_backend, digest_of(values)
+        return judged, known_spec(judged, status, revisions, backend, now, digest, retried=retried)
 
     today = fleet.profile(meta.namespace, _named(body))
     held, waits = status.profile or ProfileStatus(), tuple[str, ...]()
-    (judged, spec, digest), profile = known(held.values), status.profile
+    (judged, found), profile = known(held.values), status.profile
     if today.values is not None:
         profile = _shown(today.name, today.values)
     if today.values is not None and today.digest != held.digest:
-        new = known(today.values)
-        if _takes(meta, status, revisions, spec, new[0], new[1]):
-            judged, spec, digest = new
+        another, new = known(today.values)
+        if _takes(meta, status, revisions, found.spec, another, new.spec):
+            judged, found = another, new
         else:
             waiting = today.digest or NO_PROFILE
             profile = held.model_copy(update={"waiting": waiting})
-            if spec is not None and new[1] is not None:
-                waits = classify(spec, new[1]).fields
+            if found.spec is not None and new.spec is not None:
+                waits = classify(found.spec, new.spec).fields
+    spec = found.spec
     limits = fleet.limits(meta.namespace)
     beyond = (*today.problems, *(limit_problems(limits, spec) if spec is not None else ()))
     known_limits = None if fleet.problems else limits
     counts = beyond and _asks_anew(status, revisions, spec, known_limits)
     problems = (*judged.problems, *(beyond if counts else ()))
-    return Effective(judged, spec, digest, problems, beyond, profile, waits)
+    return Effective(
+        judged, spec, found.digest, problems, beyond, profile, waits, given_up=found.given_up
+    )
 
 
 def values_of(body: Object, fleet: Fleet) -> Mapping[str, Any]:
@@ -127,8 +131,7 @@ def _takes(
     """Whether the job goes by the new values from now on."""
     if status.attempt.number == 0:
         return True
-    asked = meta.annotation("restart")
-    if asked and asked != status.snapshots.last_trigger.restart:
+    if restart_asked(meta, status):
         return True
     if old is None:
         return False

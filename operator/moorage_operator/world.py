@@ -216,6 +216,11 @@ class Config:
     """How long a driver may take to end after it was told to, before its pod is deleted."""
 
 
+def restart_asked(meta: Meta, status: JobStatus) -> bool:
+    """Whether moorage.dev/restart has a value that was not followed yet."""
+    return meta.annotation("restart") not in ("", status.snapshots.last_trigger.restart)
+
+
 def newest_driver(own: Iterable[PodView]) -> PodView | None:
     """The driver of the newest attempt, of a job whose status names none.
 
@@ -233,7 +238,8 @@ class JobWorld:
     now: datetime
     config: Config
     meta: Meta
-    spec: JobSpec | None  # the newest spec with defaults; None if it cannot be read as one
+    # The newest spec with defaults, or what goes on in its place; None if it cannot be read as one
+    spec: JobSpec | None
     # Of `spec`, or of the revision that asks for the same job; empty if that is None
     spec_hash: str
     # What is wrong with the newest spec: of models, of the cluster, of facts (a missing Secret, a
@@ -265,6 +271,8 @@ class JobWorld:
     namespace_terminating: bool = False  # the namespace is being deleted
     # What the API server would say against the pods of a version that is tried; None: not asked
     refused_pods: tuple[str, ...] | Unreadable | None = None
+    # The newest spec, where that version was given up and `spec` goes on in its place
+    given_up: JobSpec | None = None
     # What the object says, where `spec` has the parallelism that holds
     declared_parallelism: int = 0
     room: Room = Room()  # for the pods that are to come

@@ -27,6 +27,7 @@ from moorage_operator.decide.rollback import hindrance, is_late
 from moorage_operator.decide.room import lacks_edit, lacks_start
 from moorage_operator.decide.specs import (
     borne,
+    is_given_up,
     is_new_nonce,
     newest_name,
     policy,
@@ -209,10 +210,11 @@ def _reconciled(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     status, newest = draft.status, newest_name(draft)
     if not newest:
         return _Said("False", "SpecInvalid", "the newest spec is wrong; see condition SpecValid")
-    if status.reconciliation.rejected_spec_hash == draft.world.spec_hash:
+    if is_given_up(draft):
         text = "this spec was given up; change it, or set the annotation moorage.dev/restart"
         why = status.reconciliation.rejected_message
-        return _Said("False", "Rejected", f"{text}: {why}" if why else text)
+        text = f"{text}: {why}" if why else text
+        return _Said("False", "Rejected", text + _not_followed(draft))
     if status.blocked_reason:
         return _Said("False", status.blocked_reason, status.message)
     if status.operation is not None and status.operation.step == "Preflight":
@@ -231,6 +233,20 @@ def _reconciled(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     sought = is_new_nonce(draft) and draft.is_active
     text = "what spec.restore names is looked for in the store" if sought else "another one runs"
     return _Said("False", "Waiting", text)
+
+
+def _not_followed(draft: Draft) -> str:
+    """That what goes on in place of a version that was given up has not the width asked for."""
+    running, newest = draft.world.revisions.get(draft.attempt.revision), draft.newest
+    idle = draft.is_active and draft.status.operation is None
+    held = draft.world.parallelism_held_until or draft.status.reconciliation.rejected_parallelism
+    if running is None or newest is None or held or not idle:
+        return ""
+    asked, runs = newest.scaling.parallelism, running.spec.scaling.parallelism
+    if asked == runs:
+        return ""
+    why = lacks_edit(draft) or "the version that runs cannot have as many"
+    return f"; {asked} subtasks are asked for, and {runs} stay: {why}"
 
 
 def _spec_valid(draft: Draft) -> _Said:

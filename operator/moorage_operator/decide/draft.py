@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from moorage_api import Problem
+from moorage_api import JobSpec, Problem
 from moorage_api.driver import DriverState
 from moorage_api.status import (
     AttemptStatus,
@@ -19,7 +19,14 @@ from moorage_api.status import (
 )
 from moorage_operator.children.names import driver_pod_name
 from moorage_operator.plan import ASIDE, FOREVER, Effect, Event, Plan
-from moorage_operator.world import Config, JobWorld, Meta, PodView, Unreadable
+from moorage_operator.world import (
+    Config,
+    JobWorld,
+    Meta,
+    PodView,
+    Unreadable,
+    restart_asked,
+)
 
 # Never at once: what is waited for cannot have come in the moment of the decision.
 _SOONEST = 0.2
@@ -115,6 +122,16 @@ class Draft:
     def is_paused(self) -> bool:
         """Whether a person wants the operator to look on and do nothing."""
         return self.meta.annotation("paused") == "true"
+
+    @property
+    def restart_asked(self) -> bool:
+        """Whether a person asks for a restart."""
+        return restart_asked(self.meta, self.status)
+
+    @property
+    def newest(self) -> JobSpec | None:
+        """What the object asks for, whether that is gone by or not."""
+        return self.world.given_up or self.world.spec
 
     @property
     def on_trial(self) -> bool:

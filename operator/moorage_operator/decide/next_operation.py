@@ -28,6 +28,7 @@ from moorage_operator.decide.specs import (
     is_new_nonce,
     is_valid,
     newest_name,
+    note_restart,
     policy,
     running_spec,
     target,
@@ -81,11 +82,9 @@ def _wait_for_room(draft: Draft, lacks: str) -> None:
 def follow_restart(draft: Draft) -> bool:
     """Begin the restart that a new value of the annotation asks for."""
     asked = draft.meta.annotation("restart")
-    handled = draft.status.snapshots.last_trigger.restart
-    if not asked or asked == handled:
+    if not draft.restart_asked:
         return False
-    draft.put_triggers(restart=asked)
-    draft.put_reconciliation(rejected_spec_hash="")
+    note_restart(draft)
     _upgrade(draft, "Upgrade", RESTART, f"the annotation moorage.dev/restart is {asked[:80]}")
     return True
 
@@ -332,16 +331,14 @@ def _stay_suspended(draft: Draft) -> None:
         finish(draft)
         return
     draft.put_reconciliation(desired_state="Suspended")
-    draft.put_triggers(restart=draft.meta.annotation("restart"))
+    note_restart(draft)
 
 
 def _finished(draft: Draft) -> None:
     """A finished job stays finished until another one is asked for."""
-    attempt = draft.attempt
-    asked = draft.meta.annotation("restart")
-    edited = is_valid(draft) and target(draft) not in ("", attempt.revision)
-    restarted = bool(asked) and asked != draft.status.snapshots.last_trigger.restart
-    if desired(draft) == "Running" and (edited or is_new_nonce(draft) or restarted):
+    edited = is_valid(draft) and target(draft) not in ("", draft.attempt.revision)
+    wanted = edited or is_new_nonce(draft) or draft.restart_asked
+    if desired(draft) == "Running" and wanted:
         draft.put(finished_at=None)
         bring_up(draft)
         return

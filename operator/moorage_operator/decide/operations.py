@@ -7,7 +7,7 @@ from moorage_api.status import OperationStatus, OperationStep, OperationType
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import strangers
 from moorage_operator.decide.restore_point import Obstacle, named_snapshot
-from moorage_operator.decide.specs import desired, is_valid, keep_revision, target
+from moorage_operator.decide.specs import desired, is_valid, keep_revision, note_restart, target
 from moorage_operator.world import StoreView
 
 FAILED = "MaxRestartsExceeded"
@@ -67,7 +67,7 @@ def block(draft: Draft, reason: str, message: str, *, told: bool = False) -> Non
         blocked_generation=generation,
         blocked_adopt=draft.meta.annotation("adopt-lineage"),
     )
-    draft.put_triggers(restart=draft.meta.annotation("restart"))
+    note_restart(draft)
     draft.put_restarts(next_retry_at=None)
     key = f"{generation}-{draft.status.operation_counter}-{draft.attempt.number}"
     if not told:
@@ -79,7 +79,7 @@ def clear_block(draft: Draft) -> None:
     """What blocked the job is over: it begins with a clean sheet."""
     draft.put(blocked_reason="", blocked_generation=0, blocked_adopt="", message="")
     draft.put_restarts(window=(), backoff_level=0, restore_failures=0, next_retry_at=None)
-    draft.put_triggers(restart=draft.meta.annotation("restart"))
+    note_restart(draft)
 
 
 def leave_block(draft: Draft) -> bool:
@@ -100,8 +100,7 @@ def _person_acted(draft: Draft) -> bool:
     status, meta = draft.status, draft.meta
     if is_valid(draft) and meta.generation > status.blocked_generation:
         return True
-    asked = meta.annotation("restart")
-    if asked and asked != status.snapshots.last_trigger.restart:
+    if draft.restart_asked:
         return True
     return meta.annotation("adopt-lineage") not in ("", status.blocked_adopt)
 

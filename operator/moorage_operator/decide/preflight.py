@@ -89,7 +89,7 @@ def _refuse(draft: Draft, why: str) -> None:
 def refuse_version(draft: Draft, reason: str, text: str) -> None:
     """The new version is given up; what runs is as it was."""
     operation = draft.operation
-    give_up(draft, text)
+    give_up(draft, operation.target_revision, text)
     end(draft)
     more = (
         "the old one runs on; set moorage.dev/restart to try again, or change the version: what is "

@@ -19,7 +19,14 @@ from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import remove
 from moorage_operator.decide.operations import FAILED, begin, block
 from moorage_operator.decide.rollback import is_late, roll_back
-from moorage_operator.decide.specs import desired, is_new_nonce, newest_name, policy
+from moorage_operator.decide.specs import (
+    desired,
+    is_given_up,
+    is_new_nonce,
+    newest_name,
+    note_restart,
+    policy,
+)
 from moorage_operator.world import PodView, StoreView
 
 Outcome = Literal["Finished", "Stopped", "Failed"]
@@ -297,7 +304,7 @@ def finish(draft: Draft) -> None:
     ended = attempt.ended_at or draft.now
     draft.put(operation=None, finished_at=ended)
     draft.put_restarts(next_retry_at=None)
-    draft.put_triggers(restart=draft.meta.annotation("restart"))
+    note_restart(draft)
     draft.tell("Normal", "Finished", "The job has read all its input", f"{attempt.number}")
     draft.wake(draft.config.busy_resync)
 
@@ -389,19 +396,15 @@ def _follow_person(draft: Draft, cause: str) -> bool:
     if desired(draft) == "Suspended":
         begin(draft, "Suspend", "Fencing", "SpecChanged", "desiredState is Suspended")
         return True
-    attempt, done = draft.attempt, draft.status.reconciliation
-    newest, asked = newest_name(draft), draft.meta.annotation("restart")
-    restarted = asked not in ("", draft.status.snapshots.last_trigger.restart)
-    refused_before = done.rejected_spec_hash == draft.world.spec_hash and not restarted
+    attempt, newest, restarted = draft.attempt, newest_name(draft), draft.restart_asked
+    refused_before = is_given_up(draft) and not restarted
     edited = newest not in ("", attempt.revision) and not refused_before
     adopt = draft.meta.annotation("adopt-lineage")
     adopted = cause == "AdoptRequired" and adopt not in ("", attempt.adopt_lineage)
     if not (edited or is_new_nonce(draft) or restarted or adopted):
         return False
-    draft.put_triggers(restart=asked)
+    note_restart(draft)
     draft.put_restarts(window=(), backoff_level=0, restore_failures=0, next_retry_at=None)
-    if restarted:
-        draft.put_reconciliation(rejected_spec_hash="")
     spec = policy(draft)
     kind: OperationType = "Redeploy" if is_new_nonce(draft) else "Upgrade"
     stateless = kind == "Upgrade" and spec is not None and spec.upgrade.mode == "Stateless"

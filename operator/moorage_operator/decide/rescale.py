@@ -86,9 +86,7 @@ def is_interrupted(draft: Draft) -> bool:
         return False
     if desired(draft) == "Suspended" or is_new_nonce(draft):
         return True
-    asked = draft.meta.annotation("restart")
-    restarted = asked not in ("", draft.status.snapshots.last_trigger.restart)
-    return restarted or target(draft) != draft.operation.target_revision
+    return draft.restart_asked or target(draft) != draft.operation.target_revision
 
 
 def take_back(draft: Draft) -> None:

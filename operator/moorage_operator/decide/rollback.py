@@ -29,7 +29,7 @@ def note_start(draft: Draft, revision: str, number: int, point: RestorePointStat
     operation = draft.status.operation
     if revision == done.stable_revision:
         draft.put_reconciliation(trial=None)
-    elif before == done.stable_revision and _is_autoscaled(draft, before, revision):
+    elif _only_scales(draft, before, revision):
         draft.put_reconciliation(stable_revision=revision, trial=None)
     elif before == done.stable_revision:
         last = draft.status.snapshots.last_checkpoint
@@ -74,14 +74,19 @@ def _newest_number(draft: Draft, point: RestorePointStatus) -> int:
     return max(known)
 
 
-def _is_autoscaled(draft: Draft, before: str, revision: str) -> bool:
-    """Whether the autoscaler chose another width for the same version: none that is tried."""
-    old, new = (draft.world.revisions.get(name) for name in (before, revision))
+def _only_scales(draft: Draft, before: str, revision: str) -> bool:
+    """Whether it is the stable version with another width, which nobody is to try."""
+    stable = draft.status.reconciliation.stable_revision
+    old, new = (draft.world.revisions.get(name) for name in (stable, revision))
     known = draft.status.scaling.autoscaler
-    if old is None or new is None or known is None or known.dry_run:
+    if old is None or new is None or classify(old.spec, new.spec).kind != "Rescale":
         return False
-    chosen = known.target == new.spec.scaling.parallelism
-    return chosen and classify(old.spec, new.spec).kind == "Rescale"
+    # There is nothing to go back to where it goes on in place of one that was given up.
+    if draft.world.given_up is not None:
+        return True
+    if known is None or known.dry_run or before != stable:
+        return False
+    return known.target == new.spec.scaling.parallelism
 
 
 def note_restored(draft: Draft) -> None:
@@ -271,7 +276,7 @@ def _trial(draft: Draft) -> Trial | None:
 def _begin(draft: Draft, trial: Trial, reason: str, why: str) -> None:
     back = draft.status.reconciliation.stable_revision
     text = f"back to {back} from {trial.revision}: {why}"
-    give_up(draft, f"it was rolled back: {why}")
+    give_up(draft, trial.revision, f"it was rolled back: {why}", instead=back)
     note_rolled_back(draft, trial.revision, why)
     draft.put_restarts(next_retry_at=None, backoff_level=0, restore_failures=0, window=())
     if draft.is_active and draft.report is not None and draft.attempt.running_since is not None:
@@ -280,4 +285,6 @@ def _begin(draft: Draft, trial: Trial, reason: str, why: str) -> None:
         draft.put_operation(stop_mode="None")
     else:
         begin(draft, "Rollback", "Fencing", reason, text, mode_used="LastCheckpoint")
+    # Whatever was newest: that may have been given up before, or be wrong.
+    draft.put_operation(target_revision=back)
     draft.tell("Warning", "RollbackStarted", text, draft.operation.id)

@@ -1,5 +1,8 @@
 """Which spec is meant: the newest, the one that runs, the one to start next. Pure.
 
+A version that was given up is not tried again, whatever parallelism is asked for: the pass that
+gives it up goes on with the last good one, and those that follow read that in its place.
+
 An edit that is wrong changes nothing of what runs: everything here then goes by the last good spec,
 which its ControllerRevision keeps. Values that need no new revision (policies, desiredState) are
 those of the newest good spec. What became of each version is kept for people, in
@@ -10,7 +13,7 @@ from datetime import timedelta
 from typing import Literal
 
 from moorage_api import Deletion, JobSpec, Problem
-from moorage_api.changes import described
+from moorage_api.changes import described, version_hash
 from moorage_api.status import RevisionRecord
 from moorage_operator.decide.draft import Draft
 from moorage_operator.plan import SaveRevision
@@ -101,7 +104,9 @@ def keep_revision(draft: Draft, name: str) -> bool:
     """See to it that the revision to start is kept; say whether it is."""
     if name in draft.world.revisions:
         return True
-    if name == newest_name(draft):
+    if name == newest_name(draft) and draft.world.given_up is not None:
+        draft.do(SaveRevision(name, 0, draft.world.spec_hash))  # of no generation: nobody wrote it
+    elif name == newest_name(draft):
         profile = draft.world.profile.digest if draft.world.profile is not None else ""
         draft.do(SaveRevision(name, draft.meta.generation, draft.world.spec_hash, profile))
     return False
@@ -129,43 +134,82 @@ def lost_patience(draft: Draft) -> timedelta:
 
 def _last_good(draft: Draft) -> Revision | None:
     status, known = draft.status, draft.world.revisions
-    wanted = [status.operation.target_revision] if status.operation is not None else []
-    if _rejected(draft):
-        wanted.clear()
-    done = status.reconciliation
-    wanted += [draft.attempt.revision, done.current_revision, done.stable_revision]
+    operation, done = status.operation, status.reconciliation
+    wanted = [draft.attempt.revision, done.current_revision, done.stable_revision]
+    if operation is not None and (operation.type == "Rollback" or not _rejected(draft)):
+        wanted.insert(0, operation.target_revision)
     good = (known[name] for name in wanted if name in known)
     # Of one that was rolled back there is an attempt, and it is not what to go on with.
-    left = (one for one in good if not _rejected(draft) or one.spec_hash != done.rejected_spec_hash)
+    left = (one for one in good if not done.rejected_spec_hash or not _gave_up(draft, one.spec))
     return next(left, None)
 
 
-def give_up(draft: Draft, why: str = "") -> None:
-    """The newest spec is not tried again, until it is edited or a person asks for it."""
-    _reject(draft, why)
-    note_rejected(draft, name_of_newest(draft), why)
+def give_up(draft: Draft, name: str, why: str = "", *, instead: str = "") -> None:
+    """The newest version is not tried again, until it is edited or a person asks for it.
+
+    Args:
+        name: the revision that did not do; it is given up itself where the newest spec is wrong, or
+            is by now what goes on.
+        instead: the one that goes on; if not named, that of the attempt.
+    """
+    known, good = draft.world.revisions, instead or draft.attempt.revision
+    if is_given_up(draft):
+        return  # which another one that does not do makes no better
+    if draft.newest is not None and newest_name(draft) not in ("", good):
+        _reject(draft, draft.newest, good, why)
+        note_rejected(draft, name_of_newest(draft), why)
+    elif name in known:
+        _reject(draft, known[name].spec, good, why)
+        draft.put_reconciliation(rejected_generation=0)  # which is that of the wrong one
+        note_rejected(draft, name, why)
 
 
-def _reject(draft: Draft, why: str) -> None:
+def _reject(draft: Draft, spec: JobSpec, good: str, why: str) -> None:
+    version, width = version_hash(spec), spec.scaling.parallelism
+    runs = draft.world.revisions.get(good)
+    same = runs is not None and version_hash(runs.spec) == version
     draft.put_reconciliation(
-        rejected_spec_hash=draft.world.spec_hash,
+        rejected_spec_hash=version,
+        rejected_parallelism=width if same else 0,
         rejected_generation=draft.meta.generation,
         rejected_message=why[:_LONGEST],
     )
 
 
 def renew_rejection(draft: Draft) -> None:
-    """A spec that was given up stays so while nobody edits it, by whatever hash it is known."""
-    done, digest = draft.status.reconciliation, draft.world.spec_hash
-    if not done.rejected_spec_hash or not digest:
+    """A version that was given up stays so while nobody edits it, by whatever hash it is known."""
+    done, spec, generation = draft.status.reconciliation, draft.newest, draft.meta.generation
+    if not done.rejected_spec_hash or spec is None:
         return
-    if done.rejected_spec_hash == digest or done.rejected_generation == draft.meta.generation:
-        _reject(draft, done.rejected_message)
+    if done.rejected_spec_hash == version_hash(spec):
+        draft.put_reconciliation(rejected_generation=generation)
+    elif done.rejected_generation == generation:
+        _reject(draft, spec, draft.attempt.revision, done.rejected_message)
+
+
+def note_restart(draft: Draft) -> None:
+    """What is done now follows moorage.dev/restart: what was given up may be tried again."""
+    if draft.restart_asked:
+        draft.put_reconciliation(rejected_spec_hash="")
+    draft.put_triggers(restart=draft.meta.annotation("restart"))
+
+
+def is_given_up(draft: Draft) -> bool:
+    """Whether the newest version was given up, and another one goes on in its place."""
+    return draft.world.given_up is not None or _rejected(draft)
 
 
 def _rejected(draft: Draft) -> bool:
-    rejected = draft.status.reconciliation.rejected_spec_hash
-    return bool(rejected) and rejected == draft.world.spec_hash
+    """Whether the spec that passes go by is the one that was given up."""
+    spec, done = draft.world.spec, draft.status.reconciliation
+    if spec is None or draft.world.given_up is not None or not done.rejected_spec_hash:
+        return False
+    return _gave_up(draft, spec)
+
+
+def _gave_up(draft: Draft, spec: JobSpec) -> bool:
+    done = draft.status.reconciliation
+    return done.gave_up(version_hash(spec), spec.scaling.parallelism)
 
 
 def _holds_back(draft: Draft) -> bool:

@@ -20,11 +20,13 @@ from moorage_operator.decide.room import hinders_start, lacks_start, tell_fewer
 from moorage_operator.decide.specs import (
     desired,
     give_up,
+    is_given_up,
     is_new_nonce,
     is_valid,
     keep_revision,
     newest_name,
     note_begun,
+    note_restart,
     policy,
     target,
 )
@@ -80,9 +82,8 @@ def verifying(draft: Draft) -> None:
         begin(draft, "Suspend", "Fencing", "SpecChanged", "desiredState is Suspended")
     elif target(draft) not in ("", attempt.revision) or is_new_nonce(draft):
         _supersede(draft)
-    elif _new_restart(draft):
-        draft.put_reconciliation(rejected_spec_hash="")
-        draft.put_triggers(restart=draft.meta.annotation("restart"))
+    elif draft.restart_asked:
+        note_restart(draft)
         _supersede(draft)
     elif draft.on_trial and roll_back_if_late(draft):
         return
@@ -118,7 +119,7 @@ def _rest(draft: Draft) -> None:
     operation = draft.operation
     draft.put_reconciliation(desired_state="Suspended")
     draft.put_restarts(next_retry_at=None, backoff_level=0)
-    draft.put_triggers(restart=draft.meta.annotation("restart"))
+    note_restart(draft)
     end(draft)
     point = draft.status.next_restore
     last = draft.status.snapshots.last_checkpoint
@@ -132,7 +133,7 @@ def _waits(draft: Draft) -> bool:
     if retry_at is None or draft.reached(retry_at):
         return False
     edited = is_valid(draft) and draft.meta.generation > _generation(draft)
-    if edited or _new_restart(draft) or _is_absurd(draft, retry_at):
+    if edited or draft.restart_asked or _is_absurd(draft, retry_at):
         return False
     draft.wake_at(retry_at)
     return True
@@ -152,8 +153,7 @@ def _generation(draft: Draft) -> int:
 
 def _launch(draft: Draft) -> None:
     _reject_if_asked(draft)
-    if draft.operation.type == "Rollback" and _new_restart(draft):
-        draft.put_reconciliation(rejected_spec_hash="")
+    note_restart(draft)
     name = target(draft)
     if not name:
         block(draft, "InvalidSpec", "there is no valid spec to start; correct the spec")
@@ -209,9 +209,8 @@ def _reject_if_asked(draft: Draft) -> None:
     if operation.type != "Recover" or spec is None or not is_valid(draft):
         return
     held = target(draft) != newest_name(draft)
-    rejected = draft.status.reconciliation.rejected_spec_hash == draft.world.spec_hash
-    if held and not rejected and spec.upgrade.fallback == "Fail":
-        give_up(draft)
+    if held and not is_given_up(draft) and spec.upgrade.fallback == "Fail":
+        give_up(draft, newest_name(draft))
         text = (
             "the job is failing, so no savepoint can be taken, and upgrade.fallback is Fail; the "
             "old version is brought back. Change the spec or set moorage.dev/restart to try again"
@@ -265,7 +264,7 @@ def _become(draft: Draft, number: int, revision: str, point: RestorePointStatus)
         current_revision=revision, restore_nonce=followed, desired_state="Running"
     )
     draft.put_restarts(next_retry_at=None)
-    draft.put_triggers(restart=draft.meta.annotation("restart"))
+    note_restart(draft)
 
 
 def _next_number(draft: Draft) -> int:
@@ -304,11 +303,6 @@ def _order(draft: Draft) -> StartOrder:
         restore=restore,
         adopt_lineage=attempt.adopt_lineage,
     )
-
-
-def _new_restart(draft: Draft) -> bool:
-    asked = draft.meta.annotation("restart")
-    return bool(asked) and asked != draft.status.snapshots.last_trigger.restart
 
 
 def _supersede(draft: Draft) -> None:

@@ -290,7 +290,7 @@ def _hold(draft: Draft, text: str) -> None:
 def reject(draft: Draft, why: str) -> None:
     """Give the edit up; what runs, or ran, stays what it is."""
     operation = draft.operation
-    give_up(draft)
+    give_up(draft, operation.target_revision)
     end(draft)
     text = (
         f"the new version is not started, as upgrade.fallback is Fail: {why}; change the spec or "

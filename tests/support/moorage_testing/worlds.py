@@ -19,7 +19,7 @@ from moorage_api.snapshot import SnapshotSpec, SnapshotStatus
 from moorage_api.status import JobStatus
 from moorage_operator.decide import decide_job
 from moorage_operator.decide.specs import revision_name
-from moorage_operator.objects import held_until, with_parallelism
+from moorage_operator.objects import held_until, in_place_of, with_parallelism
 from moorage_operator.plan import (
     AskDriver,
     DeletePod,
@@ -115,7 +115,7 @@ class Stage:
             created_at=START,
             deleted_at=self.deleted_at,
         )
-        number = self.status.attempt.number
+        number, found = self.status.attempt.number, self._in_place()
         executors = tuple(p for p in self.executors.values() if p.attempt == number)
         declared, held = self.spec, None
         if declared is not None:
@@ -128,6 +128,7 @@ class Stage:
             spec_hash=spec_hash(self.effective) if self.effective is not None else "",
             declared_parallelism=declared.scaling.parallelism if declared is not None else 0,
             parallelism_held_until=held,
+            given_up=found[1] if found is not None else None,
             problems=self.problems,
             status=self.status,
             revisions=dict(self.revisions),
@@ -148,7 +149,17 @@ class Stage:
         """The newest spec as passes read it."""
         if self.spec is None:
             return None
+        found = self._in_place()
+        if found is not None:
+            return found[0]
         return with_parallelism(self.spec, self.status, self.revisions, self.now)
+
+    def _in_place(self) -> tuple[JobSpec, JobSpec] | None:
+        """What goes on in place of a version that was given up, and that."""
+        status, asked = self.status, self.annotations.get("restart", "")
+        if self.spec is None or asked not in ("", status.snapshots.last_trigger.restart):
+            return None
+        return in_place_of(self.spec, status, self.revisions, self.generation, self.now)
 
     def decide(self) -> Plan:
         """The decision, without carrying it out."""
