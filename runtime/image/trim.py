@@ -40,39 +40,69 @@ CUTS = {
         Cut("pyarrow/_flight*", "Arrow's RPC"),
         Cut("pyarrow/include", "for compiling against Arrow"),
         Cut("pyarrow/src", "for compiling against Arrow"),
+        Cut(
+            "pyarrow/libarrow_python*",
+            "copies, for compiling against Arrow; the names with one number are loaded",
+            keep=r"libarrow_python(_parquet_encryption)?\.so\.\d+",
+        ),
         Cut("pyarrow/tests", "its own tests"),
         Cut("pandas/tests", "its own tests"),
         Cut("numpy/**/tests", "its own tests"),
+        Cut("pyspark/jars/connect-repl", "Scala shell and JDBC of Connect, in no other class path"),
     ),
 }
-NATIVE_JARS = ("pyspark/jars/rocksdbjni-*.jar", "pyspark/jars/zstd-jni-*.jar")
+NATIVE_JARS = ("rocksdbjni-*.jar", "zstd-jni-*.jar", "lz4-java-*.jar", "snappy-java-*.jar")
 """Libraries with a native part for every platform, of which an image has one."""
+PLATFORM_JARS = "netty-*.Final-*.jar"
+"""Native parts that are a jar for each platform."""
 
-_NATIVE = re.compile(r"\.(so|dll|dylib|jnilib)$")
+_NATIVE = re.compile(r"\.(so|dll|dylib|jnilib|a)$")
 _OWN = {
-    "x86_64": re.compile(r"librocksdbjni-linux64\.so$|^linux/amd64/"),
-    "aarch64": re.compile(r"librocksdbjni-linux-aarch64\.so$|^linux/aarch64/"),
+    "x86_64": re.compile(r"librocksdbjni-linux64\.so$|(^|/)linux/(amd64|x86_64)/", re.IGNORECASE),
+    "aarch64": re.compile(r"librocksdbjni-linux-aarch64\.so$|(^|/)linux/aarch64/", re.IGNORECASE),
 }
+_OWN_JARS = {"x86_64": "-linux-x86_64.jar", "aarch64": "-linux-aarch_64.jar"}
 
 
 def trim(target: str, root: Path, machine: str) -> int:
     """Cut what `target` does not use; how many bytes that were.
 
-    Raises LookupError: a cut found nothing, or a jar has no native part for `machine`.
+    Raises LookupError: a cut found nothing, or there is no native part for `machine`.
     """
-    gone = 0
-    for cut in CUTS[target]:
-        found = [p for p in root.glob(cut.paths) if not re.fullmatch(cut.keep or r"\b\B", p.name)]
-        found = [path for path in found if path.is_dir() or not cut.paths.endswith("/")]
-        if not found:
-            raise LookupError(f"nothing to cut, see {Path(__file__).name}: {cut.paths}")
-        for path in found:
-            gone += _size(path)
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    gone = sum(apply(cut, root) for cut in CUTS[target])
     if target == "runtime":
-        for pattern in NATIVE_JARS:
-            for jar in root.glob(pattern):
-                gone += _thin(jar, _OWN[machine])
+        jars = root / "pyspark/jars"
+        gone += keep_own(jars, machine)
+        gone += sum(_thin(jar, _OWN[machine]) for name in NATIVE_JARS for jar in _found(jars, name))
+    return gone
+
+
+def apply(cut: Cut, root: Path) -> int:
+    """Remove what one cut names; how many bytes that were."""
+    return _remove(_found(root, cut.paths, cut.keep))
+
+
+def keep_own(jars: Path, machine: str) -> int:
+    """Remove the jars for other platforms than `machine`; how many bytes that were."""
+    each = _found(jars, PLATFORM_JARS)
+    others = [jar for jar in each if not jar.name.endswith(_OWN_JARS[machine])]
+    if len(others) == len(each):
+        raise LookupError(f"there is no jar for this machine: {PLATFORM_JARS}")
+    return _remove(others)
+
+
+def _found(root: Path, paths: str, keep: str = "") -> list[Path]:
+    found = [path for path in root.glob(paths) if not re.fullmatch(keep or r"\b\B", path.name)]
+    found = [path for path in found if path.is_dir() or not paths.endswith("/")]
+    if not found:
+        raise LookupError(f"nothing to cut, see {Path(__file__).name}: {paths}")
+    return found
+
+
+def _remove(paths: list[Path]) -> int:
+    gone = sum(map(_size, paths))
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return gone
 
 

@@ -1,6 +1,8 @@
 """What is cut out of images: it is there to be cut, nothing else is, and the rest works without."""
 
+import os
 import runpy
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -12,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SITE_PACKAGES = Path(pyspark.__file__).parents[1]
+JARS = SITE_PACKAGES / "pyspark/jars"
 
 trim = SimpleNamespace(**runpy.run_path(str(ROOT / "runtime/image/trim.py"), run_name="trim"))
 
@@ -20,7 +23,8 @@ trim = SimpleNamespace(**runpy.run_path(str(ROOT / "runtime/image/trim.py"), run
 def test_everything_that_is_cut_is_in_the_packages_of_today(target):
     for cut in trim.CUTS[target]:
         assert next(SITE_PACKAGES.glob(cut.paths), None), cut
-    assert all(next(SITE_PACKAGES.glob(jar), None) for jar in trim.NATIVE_JARS)
+    for jar in (*trim.NATIVE_JARS, trim.PLATFORM_JARS):
+        assert next(JARS.glob(jar), None), jar
 
 
 @pytest.fixture
@@ -77,6 +81,64 @@ def test_a_jar_keeps_its_classes_and_the_native_part_of_this_machine(tmp_path, m
     with pytest.raises(LookupError, match="no native part"):
         trim._thin(jar, trim._OWN["aarch64" if machine == "x86_64" else "x86_64"])
     assert zipfile.ZipFile(jar).namelist() == [own, "org/One.class"]
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_every_jar_of_today_has_one_native_part_for_a_machine(machine):
+    for pattern in trim.NATIVE_JARS:
+        for jar in JARS.glob(pattern):
+            natives = filter(trim._NATIVE.search, zipfile.ZipFile(jar).namelist())
+            assert len(list(filter(trim._OWN[machine].search, natives))) == 1, jar
+
+
+NETTY = [
+    "netty-buffer-4.2.Final.jar",
+    "netty-tcnative-classes-2.0.Final.jar",
+    "netty-tcnative-boringssl-static-2.0.Final-linux-aarch_64.jar",
+    "netty-tcnative-boringssl-static-2.0.Final-linux-x86_64.jar",
+    "netty-tcnative-boringssl-static-2.0.Final-osx-x86_64.jar",
+    "netty-transport-native-epoll-4.2.Final-linux-riscv64.jar",
+]
+
+
+@pytest.mark.parametrize(("machine", "own"), [("x86_64", NETTY[3]), ("aarch64", NETTY[2])])
+def test_of_jars_for_one_platform_each_that_of_this_machine_stays(tmp_path, machine, own):
+    for name in NETTY:
+        (tmp_path / name).write_text("x")
+    assert trim.keep_own(tmp_path, machine) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*NETTY[:2], own])
+
+
+def test_a_machine_without_a_jar_of_its_own_ends_the_build(tmp_path):
+    for name in (NETTY[0], NETTY[2]):
+        (tmp_path / name).write_text("x")
+    with pytest.raises(LookupError, match=r"netty"):
+        trim.keep_own(tmp_path, "x86_64")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+ARROW = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import pyarrow, pyarrow.acero, pyarrow.csv, pyarrow.dataset, pyarrow.feather, pyarrow.fs
+import pyarrow.json, pyarrow.orc, pyarrow.parquet.encryption, pyarrow.substrait
+assert pyarrow.__file__.startswith(sys.argv[1]), pyarrow.__file__
+"""
+
+
+def linked_or_copied(source, target):
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy(source, target)
+
+
+def test_arrow_needs_nothing_of_what_is_cut(tmp_path):
+    shutil.copytree(SITE_PACKAGES / "pyarrow", tmp_path / "pyarrow", copy_function=linked_or_copied)
+    for cut in trim.CUTS["runtime"]:
+        if cut.paths.startswith("pyarrow/"):
+            assert trim.apply(cut, tmp_path) > 0
+    subprocess.run([sys.executable, "-c", ARROW, tmp_path], check=True, capture_output=True)
 
 
 WITHOUT = """
