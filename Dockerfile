@@ -58,13 +58,24 @@ FROM ${BASE_IMAGE} AS runtime
 LABEL org.opencontainers.image.title="moorage-runtime" \
       org.opencontainers.image.description="Driver, executors and state servers of Moorage's jobs" \
       org.opencontainers.image.licenses="Apache-2.0"
-# The manual pages' folder: Java's package links into it, and slim images lack it.
-RUN mkdir -p /usr/share/man/man1 \
-    && if ! { command -v java && command -v tini && command -v ps; } >/dev/null; then \
-         apt-get update -q \
-         && apt-get install -q -y --no-install-recommends openjdk-17-jre-headless procps tini; fi \
-    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
-    && ln -s "$(dirname "$(dirname "$(readlink -f "$(command -v java)")")")" /opt/java \
+# Debian's Java, its modules compressed (129 MB become 58); ct.sym is for compilers. The archives of its own classes
+# belong to the modules they were made of. The folder of manual pages is linked into, and slim images lack it.
+RUN if ! command -v java >/dev/null; then \
+      mkdir -p /usr/share/man/man1 \
+      && apt-get update -q \
+      && apt-get install -q -y --no-install-recommends openjdk-17-jre-headless openjdk-17-jdk-headless \
+      && home="$(dirname "$(dirname "$(readlink -f "$(command -v java)")")")" \
+      && jlink --compress=2 --module-path "$home/jmods" --add-modules ALL-MODULE-PATH --output /tmp/java \
+      && mv /tmp/java/lib/modules "$home/lib/modules" \
+      && rm -r /tmp/java "$home/lib/ct.sym" \
+      && apt-get purge -q -y openjdk-17-jdk-headless \
+      && java -Xshare:dump && java -XX:-UseCompressedOops -Xshare:dump \
+      && rm -rf /var/lib/apt/lists/* /var/cache/apt/*; fi \
+    && ln -s "$(dirname "$(dirname "$(readlink -f "$(command -v java)")")")" /opt/java
+RUN if ! { command -v tini && command -v ps; } >/dev/null; then \
+      apt-get update -q \
+      && apt-get install -q -y --no-install-recommends procps tini \
+      && rm -rf /var/lib/apt/lists/* /var/cache/apt/*; fi \
     && (getent passwd 185 || useradd --system --uid 185 --gid root --home-dir /opt/spark spark) \
     && mkdir -p /opt/work /var/lib/moorage \
     && chown 185:root /opt/work /var/lib/moorage && chmod g+w /opt/work /var/lib/moorage /etc/passwd \
