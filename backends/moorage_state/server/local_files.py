@@ -45,6 +45,7 @@ _RANGE = re.compile(r"(\d+)-(\d+)\Z")
 _RUN = re.compile(r"f(\d+)r(\d+)\Z")
 _PIECE_BYTES = 1 << 20
 _ARRIVING = ".arriving"
+_PARTS = ".parts"
 
 
 def run_order(run: str) -> tuple[int, int] | None:
@@ -194,6 +195,14 @@ class RangeDirectory:
     def arrivals(self) -> list[Path]:
         """What was being fetched when that failed: of each file either all bytes or some."""
         return list(self.checkpoints.glob(f"*{_ARRIVING}"))
+
+    def parts(self, local: Path) -> Path:
+        """What others fetched of the checkpoint whose copy `local` would be, for others of them."""
+        return local.with_suffix(_PARTS)
+
+    def parts_but(self, shared: Path) -> list[Path]:
+        """What others fetched of other checkpoints: of each file either all bytes or some."""
+        return [path for path in self.checkpoints.glob(f"*{_PARTS}") if path != shared]
 
     def deltas(self, run: str) -> Path:
         """Where the deltas of a run lie."""

@@ -361,10 +361,10 @@ class Restorer:
         """
         with disk_errors("make a directory for a restore", target):
             target.mkdir(parents=True)
-        later = self._unchanging(handle)
+        later, shared = self._unchanging(handle), owner.parts(local)
+        self._take_on_parts(handle, owner, shared)
 
         def gather(files: list[FileRef]) -> Source:
-            shared = local.with_suffix(".parts")
             missing = link_right(files, [local, shared], target, later)
             self._brought += sum(ref.size for ref in files if ref not in missing)
             if not missing:
@@ -395,6 +395,26 @@ class Restorer:
         if self._stays(handle):
             return _source([source, self._leave(rest, local, target, move=True)])
         return _source([source, gather(rest)])
+
+    def _take_on_parts(self, handle: RangeHandle, owner: RangeDirectory, shared: Path) -> None:
+        """Count what was fetched of other checkpoints as fetched of this one, where it is the same.
+
+        Each of them may be gone before all of it is here; and who led beside this has a newer one.
+        """
+        older = owner.parts_but(shared)
+        if not older or not owner.lock_if_free():
+            return
+        try:
+            later = self._unchanging(handle)
+            with disk_errors("make a directory for a restore", shared):
+                shared.mkdir(exist_ok=True)
+            tables = [ref for ref in handle.database_files if Path(ref.name).suffix in later]
+            wanted = [ref for ref in tables if not (shared / ref.name).exists()]
+            link_right(wanted, older, shared, later)
+            for one in older:
+                shutil.rmtree(one, ignore_errors=True)
+        finally:
+            owner.unlock()
 
     def _cut(self, store: ObjectStore, ref: FileRef, target: Path) -> bool:
         """Fetch only what this range needs of a file; False: it is not of a kind that can be cut.

@@ -35,6 +35,7 @@ from moorage_state.snapshots import (
     Owner,
     SnapshotRoot,
     current_owner,
+    retained,
 )
 from moorage_state.stores import MemoryStore
 
@@ -77,12 +78,19 @@ class Standby:
     def choose(self, damaged: Mapping[int, CorruptState] = MappingProxyType({})) -> Choice:
         """The newest checkpoint there is by now.
 
+        Args:
+            damaged: checkpoints that could not be restored, and why. Most will be gone by now.
+
         Raises StandbyRefused: there is none.
         """
-        choice = choose(*self.look(), self._settings, damaged)
+        store, entries = self.look()
+        choice = choose(store, entries, self._settings, damaged)
         if choice.manifest is None:
             raise _nothing_yet(self._settings)
-        return choice
+        missed = damaged.keys() - {one.checkpoint_id for one in retained(entries)}
+        if len(missed) < _OFTEN:
+            return choice
+        return replace(choice, warnings=(*choice.warnings, _too_slow(len(missed))))
 
     def log(self) -> LogWriter:
         """A log in memory, of the job's lineage; its fence is 1, see `FIRST_RUN`."""
@@ -101,6 +109,18 @@ class Standby:
         for request in requests.take_all(PromoteRequest):
             self.promote(request)
         return bool(self.promotions)
+
+
+_OFTEN = 2
+"""Checkpoints that were gone before they were fetched: one of them may be chance."""
+
+
+def _too_slow(missed: int) -> str:
+    return (
+        f"{missed} checkpoints were let go before all of them was fetched: give the running "
+        f"version a larger spec.checkpoint.retain.count, with upgrade.strategy Restart, and then "
+        f"upgrade again"
+    )
 
 
 def _nothing_yet(settings: JobSettings) -> StandbyRefused:

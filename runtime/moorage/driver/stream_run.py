@@ -242,6 +242,9 @@ class StreamRun:
         c = self._c
         if manifest:
             c.reporter.restoring(self._choice.path)
+            if c.standby is not None:
+                # Who leads has told them before it began; this one may restore for ever.
+                c.reporter.messages(self._choice.warnings)
         else:
             c.reporter.phase("starting")
         for sentence in self._output.admit(manifest):

@@ -1,5 +1,6 @@
 """A driver that stands by: what it begins from, what it keeps to itself, and how that ends."""
 
+import dataclasses
 import gc
 import weakref
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from moorage.api.sinks import SinkRestore, StageId
 from moorage.driver import rewinds, runner
+from moorage.driver.refusals import RestorePointCorrupt
 from moorage.driver.reporter import Reporter
 from moorage.driver.request_handler import let_go
 from moorage.driver.requests import (
@@ -29,10 +31,10 @@ from moorage.driver.requests import (
 )
 from moorage.driver.runner import run_job
 from moorage.driver.standby import FIRST_RUN, HeldSink, NoCheckpoints, Standby, StandbyRefused
-from moorage.driver.stream_run import _Callback, _Halted
+from moorage.driver.stream_run import StreamRun, _Callback, _Halted
 from moorage.driver.types import Orders, RunOptions, RunOutcome
 from moorage.engine.range_access import ExecutorLost
-from moorage_state.errors import Fenced, UserError
+from moorage_state.errors import CorruptState, Fenced, UserError
 from moorage_state.server.local_files import run_order
 from moorage_state.snapshots import CheckpointStore, LogWriter, run_token
 from moorage_state.stores import LocalStore
@@ -83,6 +85,42 @@ def test_it_begins_from_what_is_newest_each_time_and_takes_hold_of_nothing(leade
     completed(writer, store, 2)
     assert standby.choose().path == "chk-2"
     writer.refresh()  # nobody has claimed it
+
+
+def broken(*ids):
+    return {number: CorruptState("object is missing", f"chk-{number}", "") for number in ids}
+
+
+def test_checkpoints_that_are_gone_before_they_are_fetched_are_told_of_from_the_second_on(leader):
+    writer, store, settings = leader
+    standby = Standby(settings)
+    completed(writer, store, 2)
+    assert not standby.choose(broken(1)).warnings, "it is there, and damaged"
+    for number in (3, 4):
+        completed(writer, store, number)
+    CheckpointStore(store).retire(writer, keep=2)
+    assert not standby.choose(broken(1)).warnings
+    choice = standby.choose(broken(1, 2))
+    assert choice.path == "chk-4"
+    (told,) = choice.warnings
+    assert told.startswith("2 checkpoints were let go before all of them was fetched: give the")
+    assert "spec.checkpoint.retain.count" in told
+
+
+def test_what_a_choice_says_is_told_while_it_is_restored(leader):
+    reporter, choice = Reporter(lambda _: None), Standby(leader[2]).choose()
+
+    def fetch(*_args: Any) -> Any:
+        assert (reporter.progress.phase, reporter.progress.message) == ("restoring", "it is late")
+        raise CorruptState("object is missing", "chk-1", "")
+
+    run: Any = StreamRun.__new__(StreamRun)
+    run._c = SimpleNamespace(reporter=reporter, standby=object(), fleet=SimpleNamespace(open=fetch))
+    run._choice = dataclasses.replace(choice, warnings=("it is late",))
+    run._output = SimpleNamespace(admit=lambda _manifest: ())
+    run._checkpointer, run._run = SimpleNamespace(builds=False), "f1r1000001"
+    with pytest.raises(RestorePointCorrupt):
+        run._restore(choice.manifest)
 
 
 def test_its_runs_are_older_than_those_of_whoever_claims_next_and_nobody_elses(leader):

@@ -341,6 +341,41 @@ def test_what_was_fetched_for_a_neighbour_and_was_damaged_is_fetched_again(
         assert left.read() | right.read() == before
 
 
+@only_rocksdb
+def test_what_was_fetched_at_another_parallelism_is_not_fetched_again_of_the_next_checkpoint(
+    op, drive, key, tmp_path, small, monkeypatch
+):
+    """A checkpoint may be gone before it is fetched; and what stood by leads from a newer one."""
+    op.checkpoint(1)
+    tables = [ref for ref in op.base.handles[0].files if ref.name.endswith(".sst")]
+    kept = tmp_path / "elsewhere" / "ranges" / op.spec.uid / "0-63" / "ckpt"
+    with RangeHost(tmp_path / "elsewhere", small) as other:
+        left, right = (drive(other, n, n + 31, "f1r1000000") for n in (0, 32))
+        fetch_all = restore.fetch_all
+
+        def cut_short(store, files, target):
+            if [ref for ref in files if ref.name.endswith(".sst")]:
+                fetch_all(store, tables, target)
+                (target / "torn.sst").write_bytes(b"half")
+                raise CorruptState("object of a checkpoint is missing", "chk-1", "")
+            fetch_all(store, files, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(restore, "fetch_all", cut_short)
+            with pytest.raises(CorruptState):
+                left.open(op.base)
+        assert [path.name for path in kept.iterdir()] == ["1.parts"]
+        op.epoch({key(5, 2): b"new"})
+        op.checkpoint(2, op.base.handles[0].files)
+        found = fetched(monkeypatch)
+        left.open_anew(op.base, run="f1r1000001")
+        right.open_anew(op.base, run="f1r1000001")
+        new = op.base.handles[0].bytes_total - sum(ref.size for ref in tables)
+        assert 0 < sum(found) <= new
+        assert [path.name for path in kept.iterdir()] == ["2.parts"]
+        assert left.read() | right.read() == op.read()
+
+
 def test_a_range_that_is_made_of_several_fetches_each_once(op, drive, tmp_path, small, monkeypatch):
     skip_if_files_stay(small)
     before = op.read()
