@@ -36,7 +36,6 @@ from moorage_operator.decide.next_operation import (
 from moorage_operator.decide.observed import observe_attempt, rebuild
 from moorage_operator.decide.operations import leave_block
 from moorage_operator.decide.phase import message, phase
-from moorage_operator.decide.preflight import drop_trials
 from moorage_operator.decide.profile import show_profile
 from moorage_operator.decide.rollback import follow_rollback, note_restored, note_sinks
 from moorage_operator.decide.specs import desired, is_valid, policy, renew_rejection
@@ -122,7 +121,6 @@ def _act(draft: Draft) -> None:
         if not draft.is_paused or draft.world.namespace_terminating:
             delete(draft)
             drop_strays(draft)
-            drop_trials(draft)
         return
     if draft.is_paused:
         return
@@ -131,7 +129,6 @@ def _act(draft: Draft) -> None:
     if draft.config.finalizer not in draft.meta.finalizers:
         draft.do(SetFinalizer(present=True))
     _work(draft)
-    drop_trials(draft)
     _snapshots(draft)
     _monitor(draft)
     _budgets(draft)

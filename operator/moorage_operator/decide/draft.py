@@ -37,6 +37,9 @@ CLOCK_SLACK = timedelta(seconds=2)
 """How much a driver's times may move on this clock, by what its reports take to come."""
 
 
+TRIAL = "preflight-"
+"""What ids of store tasks begin with that try a version."""
+
 QUOTA_EXCEEDED = "QuotaExceeded"
 """A ResourceQuota has no room for pods that are to come."""
 
@@ -142,6 +145,11 @@ class Draft:
     def tag(self) -> str:
         """Tells this object's names from those of another object of its name."""
         return "".join(c for c in self.meta.uid if c.isalnum())[:8]
+
+    @property
+    def trial_id(self) -> str:
+        """The id of the store task that tries the version of the operation under way."""
+        return f"{TRIAL}{self.operation.id}-{self.tag}"
 
     def pod_name(self, number: int) -> str:
         """The name of an attempt's driver."""

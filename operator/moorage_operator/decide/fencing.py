@@ -6,7 +6,7 @@ silent or its grace is long over. The fence in the store makes a zombie harmless
 
 from datetime import timedelta
 
-from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.draft import TRIAL, Draft
 from moorage_operator.decide.specs import lost_patience
 from moorage_operator.plan import DeletePod
 from moorage_operator.world import PodView, Unreadable
@@ -48,8 +48,15 @@ def drop_strays(draft: Draft) -> None:
     """See to the end of this object's drivers that no attempt waits for.
 
     A request to make a pod may go through long after it was given up: what it makes would claim
-    the lineage from the driver that runs, or run unwatched.
+    the lineage from the driver that runs, or run unwatched. So it is with pods that try a version
+    for no operation any more; one that has ended stays for its log, as those of store tasks do.
     """
+    operation = draft.status.operation
+    wanted = draft.trial_id if operation is not None and operation.step == "Preflight" else ""
+    for pod in draft.world.store_task_pods:
+        tries = pod.store_task.startswith(TRIAL) and pod.store_task != wanted
+        if tries and not pod.terminal and pod.deleted_at is None:
+            draft.do(DeletePod(pod.name, pod.uid))
     for pod in draft.drivers:
         if pod.owned and not pod.terminal and _is_stray(draft, pod):
             remove(draft, pod)

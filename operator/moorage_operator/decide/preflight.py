@@ -4,10 +4,8 @@ from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import trouble
 from moorage_operator.decide.operations import end
 from moorage_operator.decide.specs import give_up, keep_revision, policy
-from moorage_operator.plan import DeletePod, RunStoreTask, StoreTask
+from moorage_operator.plan import RunStoreTask, StoreTask
 from moorage_operator.world import StoreTaskView, Unreadable
-
-_NAMED = "preflight-"
 
 
 def preflight_text(draft: Draft) -> str:
@@ -52,19 +50,6 @@ def has_passed(draft: Draft) -> bool:
     return False
 
 
-def drop_trials(draft: Draft) -> None:
-    """See to the end of pods that try a version for no operation any more; called once it stands.
-
-    One that has ended stays for its log, as those of all store tasks do.
-    """
-    operation = draft.status.operation
-    wanted = _task(draft).id if operation is not None and operation.step == "Preflight" else ""
-    for pod in draft.world.store_task_pods:
-        tries = pod.store_task.startswith(_NAMED) and pod.store_task != wanted
-        if tries and not pod.terminal and pod.deleted_at is None:
-            draft.do(DeletePod(pod.name, pod.uid))
-
-
 def _unasked(pods: Unreadable) -> str:
     return f"the API server does not say whether it would take its pods: {pods.message}"
 
@@ -73,13 +58,12 @@ def _task(draft: Draft) -> StoreTask:
     """That of the operation under way."""
     spec = policy(draft)
     stateless = spec is not None and spec.upgrade.mode == "Stateless"
-    name = f"{_NAMED}{draft.operation.id}-{draft.tag}"
-    return StoreTask(name, "Preflight", source="Empty" if stateless else "")
+    return StoreTask(draft.trial_id, "Preflight", source="Empty" if stateless else "")
 
 
 def _view(draft: Draft) -> StoreTaskView | None:
     """How far it is; None before anything is known."""
-    return draft.world.store_tasks.get(_task(draft).id)
+    return draft.world.store_tasks.get(draft.trial_id)
 
 
 def _refuse(draft: Draft, why: str) -> None:
