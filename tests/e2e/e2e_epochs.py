@@ -33,7 +33,7 @@ while True:
                 if before is not None and now > before:
                     print(time.time(), flush=True)
                 before = now
-    time.sleep(0.25)
+    time.sleep(0.25)  # no endpoint tells of an epoch by itself: so exactly is it known when
 """
 
 

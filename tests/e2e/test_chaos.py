@@ -173,15 +173,14 @@ class Chaos:
     def drain(self):
         """As `kubectl drain` does it, and the node is there again."""
         with self._cordoned():
-            ends = time.monotonic() + DRAIN_SECONDS
-            while time.monotonic() < ends:
-                there = self._running()
-                for name in there:
-                    self._evict(name)
-                if not there:
-                    return
-                time.sleep(2)  # what a budget holds up is asked for again
-        raise AssertionError("the drain took too long")
+            wait_until(self._is_drained, DRAIN_SECONDS, "the drain")
+
+    def _is_drained(self):
+        """What a budget holds up is asked for again."""
+        there = self._running()
+        for name in there:
+            self._evict(name)
+        return not there
 
     def _running(self):
         pods = (*self.ticker.namespace.pods("executor"), *self.ticker.namespace.pods("driver"))
