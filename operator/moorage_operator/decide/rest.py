@@ -117,6 +117,8 @@ def rest_of(world: JobWorld, plan: Plan) -> Rest | None:
 
 def _slowest(world: JobWorld) -> float | None:
     """Checkpoints count for nothing else once the job is stable, and while none lags."""
+    if world.status.health.restores:
+        return None  # the next one ends their count
     attempt, last = world.status.attempt, world.status.snapshots.last_checkpoint
     spec = running_spec(Draft(world, world.status))
     if spec is None or last is None or not attempt.checkpointed or attempt.stable_since is None:

@@ -124,6 +124,18 @@ def test_checkpoints_count_until_the_version_is_stable():
     assert not found.stands(stage.now, stage.report)
 
 
+def test_a_checkpoint_ends_the_count_of_restores_at_once():
+    stage = stable()
+    idle(stage, 10, rewinds=3)
+    stage.settle()
+    assert stage.status.health.restores == 3
+    found = at_rest(stage)
+    complete(stage, 10)
+    assert not found.stands(stage.now, stage.report)
+    stage.settle()
+    assert stage.status.health.restores == 0
+
+
 def test_a_driver_that_does_not_answer_is_another_decision():
     stage = running()
     found = at_rest(stage)
