@@ -169,6 +169,9 @@ def test_kubectl_moorage_goes_back_to_a_checkpoint(ticker, person):
 # -- versions that try themselves
 
 
+PREFLIGHT = {"upgrade": {"preflight": True}}
+
+
 def unharmed(ticker, attempt, driver):
     assert ticker.attempt == attempt
     assert ticker.driver["metadata"]["uid"] == driver["metadata"]["uid"]
@@ -177,7 +180,7 @@ def unharmed(ticker, attempt, driver):
 
 def test_a_version_that_fails_its_preflight_leaves_the_old_one_running(ticker):
     before, driver = ticker.attempt, ticker.driver
-    ticker.namespace.edit({"upgrade": {"preflight": True}, **edition(ticker, "no-number")})
+    ticker.namespace.edit({**PREFLIGHT, **edition(ticker, "no-number")})
     wait_until(lambda: reason(ticker, "Reconciled") == "False/Rejected", 240, "it is refused")
     assert "no-number" in condition(ticker, "Reconciled")["message"]
     wait_told(ticker, "PreflightFailed")
@@ -188,7 +191,7 @@ def test_a_version_that_fails_its_preflight_leaves_the_old_one_running(ticker):
 
 def test_while_the_image_of_a_preflight_is_nowhere_the_old_version_runs(ticker):
     before, driver = ticker.attempt, ticker.driver
-    ticker.namespace.edit({"image": NOWHERE, **edition(ticker, "2")})
+    ticker.namespace.edit({"image": NOWHERE, **PREFLIGHT, **edition(ticker, "2")})
     wait_until(
         lambda: (
             reason(ticker, "Reconciled") == "False/Preflight"
@@ -202,7 +205,7 @@ def test_while_the_image_of_a_preflight_is_nowhere_the_old_version_runs(ticker):
 
 def test_a_version_that_passes_its_preflight_takes_over(ticker):
     before = ticker.attempt
-    ticker.namespace.edit({"image": ticker.image, **edition(ticker, "2")})
+    ticker.namespace.edit({"image": ticker.image, **PREFLIGHT, **edition(ticker, "2")})
     ticker.wait_ready(attempt=before + 1)
     wait_told(ticker, "PreflightPassed")
     assert ticker.attempt == before + 1
