@@ -72,6 +72,16 @@ async def test_the_old_version_runs_until_the_new_one_has_kept_up_for_as_long_as
     await taken_over(running)
 
 
+async def test_the_condition_says_what_keeps_a_version_that_restores_from_getting_there(running):
+    habits = running.drivers.habits
+    habits.restore, habits.standby_says = 600.0, "2 checkpoints were let go before that"
+    running.edit(image=NEW, upgrade={"strategy": "WarmStandby"})
+    await running.run(20)
+    reconciled = running.status().condition("Reconciled")
+    assert (reconciled.status, reconciled.reason) == ("False", "Standby")
+    assert "it is restoring (2 checkpoints were let go before that)" in reconciled.message
+
+
 async def test_a_version_that_fails_beside_the_old_one_is_given_up_and_says_why(running):
     running.drivers.habits.standby_fails = "it broke: line=3"
     running.edit(**WARM)

@@ -99,6 +99,7 @@ class FakeDriver(LineageKeeper):
             job_uid=self.order.job_uid,
             phase=self.phase,
             standby=self.standby,
+            message=self.habits.standby_says if self.standby else "",
             busy_ratio=1.0 if self.standby and self.habits.standby_behind else 0.5,
             rows_total=round(self.rows),
             rows_per_second=self.rate,

@@ -29,6 +29,7 @@ class Habits:
         preflight_breaks: pods of preflights end without an answer.
         standby_fails: what a driver that stands by ends with, instead of running; empty if well.
         standby_behind: one that stands by never catches up.
+        standby_says: what one that stands by has people read.
         standby_bytes: of the state of one that stands by; others have a gigabyte.
         standby_rate: rows per second of one that stands by; others take 100.
         arrivals: rows per second that come, by job; drivers of other jobs say nothing of a load.
@@ -57,6 +58,7 @@ class Habits:
     preflight_breaks: bool = False
     standby_fails: str = ""
     standby_behind: bool = False
+    standby_says: str = ""
     standby_bytes: int = 1 << 30
     standby_rate: float = 100.0
     arrivals: dict[str, float] = field(default_factory=dict)
