@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from moorage_testing.worlds import Stage, checkpoint, job_spec, store_of
 
-from moorage_operator.needs import Need, needs
+from moorage_operator.observe import Need, needs
 from moorage_operator.plan import DeletePod
 from moorage_operator.world import PodView, StoreTaskView, StoreView, Unreadable
 

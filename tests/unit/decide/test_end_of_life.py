@@ -9,7 +9,7 @@ from moorage_api.driver import RequestError
 from moorage_api.lifecycle import Backoff
 from moorage_api.quantities import Duration
 from moorage_operator.decide.recover import backoff
-from moorage_operator.needs import Need, needs
+from moorage_operator.observe import Need, needs
 from moorage_operator.plan import DeletePod, RunStoreTask, StartDriver
 from moorage_operator.world import StoreTaskView, Unreadable
 
