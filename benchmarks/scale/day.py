@@ -374,13 +374,13 @@ class Day(Process):
     # -- the day -------------------------------------------------------------------------------
 
     async def pass_by(self, hours: float) -> dict[str, float]:
-        """A day of so many hours; what it cost.
+        """So many hours of a day; what they cost. Drivers are killed as often as in a whole one.
 
         Raises:
             AssertionError: something happened that nobody asked for.
         """
         told = Counter(self.cluster.api.all_told())
-        for _ in range(self.jobs // 2):
+        for _ in range(max(1, round(self.jobs / 2 * hours / 24))):
             name = objects.name_of(self.chance.randrange(self.jobs))
             # With a quarter of an hour to come back in.
             self.after(self.chance.uniform(0.0, (hours - 0.25) * HOUR), partial(self.kill, name))
