@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import Any
 
 from xdist.scheduler import LoadFileScheduling
 
@@ -17,24 +16,12 @@ PAGES = "tests/e2e/test_quickstart.py"
 ALONE = ("tests/chaos", f"{SESSION}/")
 """Where the tests are that run jobs in processes of their own."""
 
-_LIGHT = 2
-"""The turn of all others."""
-
 
 class Turns(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """A file's tests run in one process, and all that share the session of Spark do.
 
-    A session costs what a dozen epochs cost. One process begins with what is light: jobs go on
-    while their tests wait for something, so that more of them at a time cost more in all.
+    A session costs what a dozen epochs cost.
     """
-
-    def _assign_work_unit(self, node: Any) -> None:
-        if node is self.nodes[-1]:
-            units = self.workqueue.items()
-            light = (scope for scope, tests in units if turn_of(next(iter(tests)))[0] == _LIGHT)
-            if (first := next(light, None)) is not None:
-                self.workqueue.move_to_end(first, last=False)
-        super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
         file = PurePath(nodeid.partition("::")[0])
@@ -50,7 +37,7 @@ def turn_of(nodeid: str) -> tuple[int, str]:
     file = PurePath(name)
     if name == PAGES or str(file.parent) == SESSION:
         return 0, name
-    return (1 if name.startswith(ALONE) else _LIGHT), name
+    return (1 if name.startswith(ALONE) else 2), name
 
 
 def from_another_place(folders: Sequence[str], root: Path, number: int, of: int) -> list[str]:
