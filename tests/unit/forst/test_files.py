@@ -352,10 +352,10 @@ def test_files_of_scattered_keys_are_fetched_beside_each_other(filled):
 
 @pytest.fixture
 def small_volume(tmp_path):
-    """A file system of 3 MB, where this machine allows one."""
+    """A file system of 3.25 MB, where this machine allows one."""
     place = tmp_path / "volume"
     place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=3328k", "tmpfs", str(place)]
     if subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
     yield place
