@@ -352,10 +352,10 @@ def test_files_of_scattered_keys_are_fetched_beside_each_other(filled):
 
 @pytest.fixture
 def small_volume(tmp_path):
-    """A file system of 3.25 MB, where this machine allows one."""
+    """A file system of 4 MB, where this machine allows one."""
     place = tmp_path / "volume"
     place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=3328k", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
     if subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
     yield place
@@ -363,7 +363,7 @@ def small_volume(tmp_path):
 
 
 def test_state_is_larger_than_a_real_volume(make, small_volume):
-    kept = make(CacheLimits(reserve=1 << 20), work=small_volume)
+    kept = make(CacheLimits(reserve=3 << 19), work=small_volume)
     rng = random.Random(5)
     for low in range(0, 30_000, 1500):
         kept.write({key(n): rng.randbytes(150) for n in range(low, low + 1500)})
