@@ -106,6 +106,7 @@ class FileCache:
         self._limits = limits
         self._free = free or _free_bytes
         self.lock = threading.Lock()
+        self._refilling = threading.Lock()
         self._cold: OrderedDict[CachedFile, None] = OrderedDict()
         self._hot: OrderedDict[CachedFile, None] = OrderedDict()
         self._hot_bytes = 0
@@ -248,21 +249,24 @@ class FileCache:
                 self.fetch(file)
 
     def _refill(self, file: CachedFile, data: bytes) -> None:
-        self.make_room(len(data), file.path.parent)
-        try:
-            write_in_place(file.path, data)
-        except FileNotFoundError:
-            # Its database was closed, or compacted it away.
-            data = b""
-        with self.lock:
-            file.arrival = None
-            if data:
-                file.present = True
-                if self._local.get(file.owner) is not None:
-                    self._local[file.owner] += len(data)
-                self.misses += 1
-                if file.owner.files.get(file.ref.name) is file:
-                    self.admit(file)
+        # One after the other: two that looked for room at once would both take the same, and what
+        # is being written can make no room for a third.
+        with self._refilling:
+            self.make_room(len(data), file.path.parent)
+            try:
+                write_in_place(file.path, data)
+            except FileNotFoundError:
+                # Its database was closed, or compacted it away.
+                data = b""
+            with self.lock:
+                file.arrival = None
+                if data:
+                    file.present = True
+                    if self._local.get(file.owner) is not None:
+                        self._local[file.owner] += len(data)
+                    self.misses += 1
+                    if file.owner.files.get(file.ref.name) is file:
+                        self.admit(file)
 
     def _is_short(self, size: int, path: Path) -> bool:
         limits = self._limits

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from moorage_state.errors import CorruptState, LocalDiskError, ObjectNotFound, StoreUnavailable
-from moorage_state.forst import CacheLimits, compaction, database
+from moorage_state.forst import CacheLimits, compaction, database, files
 from moorage_state.rocks import sliced
 
 
@@ -350,12 +350,38 @@ def test_files_of_scattered_keys_are_fetched_beside_each_other(filled):
     assert kept.store.most_at_once > 2
 
 
+def test_no_two_fetches_take_the_same_room(filled, monkeypatch):
+    kept = filled()
+    kept.db.evict()
+    another, during = threading.Event(), []
+    make_room, write = kept.cache.make_room, files.write_in_place
+    writing = threading.Lock()
+
+    def looked(*arguments):
+        during.append(writing.locked())
+        another.set()
+        make_room(*arguments)
+
+    def written(path, data):
+        with writing:
+            another.clear()
+            another.wait(0.1)
+            write(path, data)
+
+    monkeypatch.setattr(kept.cache, "make_room", looked)
+    monkeypatch.setattr(files, "write_in_place", written)
+    asked = [file.first for file in kept.db._last]
+    assert kept.db.get_many(asked) == [kept.model[one] for one in asked]
+    assert len(during) > 5
+    assert not any(during)
+
+
 @pytest.fixture
 def small_volume(tmp_path):
-    """A file system of 4 MB, where this machine allows one."""
+    """A file system of 3 MB, where this machine allows one."""
     place = tmp_path / "volume"
     place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
     if subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
     yield place
@@ -363,7 +389,7 @@ def small_volume(tmp_path):
 
 
 def test_state_is_larger_than_a_real_volume(make, small_volume):
-    kept = make(CacheLimits(reserve=3 << 19), work=small_volume)
+    kept = make(CacheLimits(reserve=1 << 20), work=small_volume)
     rng = random.Random(5)
     for low in range(0, 30_000, 1500):
         kept.write({key(n): rng.randbytes(150) for n in range(low, low + 1500)})
