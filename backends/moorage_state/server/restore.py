@@ -362,7 +362,7 @@ class Restorer:
         with disk_errors("make a directory for a restore", target):
             target.mkdir(parents=True)
         later, shared = self._unchanging(handle), owner.parts(local)
-        self._take_on_parts(handle, owner, shared)
+        self._take_on_parts(handle, owner, shared, later)
 
         def gather(files: list[FileRef]) -> Source:
             missing = link_right(files, [local, shared], target, later)
@@ -396,7 +396,10 @@ class Restorer:
             return _source([source, self._leave(rest, local, target, move=True)])
         return _source([source, gather(rest)])
 
-    def _take_on_parts(self, handle: RangeHandle, owner: RangeDirectory, shared: Path) -> None:
+    @staticmethod
+    def _take_on_parts(
+        handle: RangeHandle, owner: RangeDirectory, shared: Path, unchanging: Collection[str]
+    ) -> None:
         """Count what was fetched of other checkpoints as fetched of this one, where it is the same.
 
         Each of them may be gone before all of it is here; and who led beside this has a newer one.
@@ -405,12 +408,11 @@ class Restorer:
         if not older or not owner.lock_if_free():
             return
         try:
-            later = self._unchanging(handle)
             with disk_errors("make a directory for a restore", shared):
                 shared.mkdir(exist_ok=True)
-            tables = [ref for ref in handle.database_files if Path(ref.name).suffix in later]
+            tables = [ref for ref in handle.database_files if Path(ref.name).suffix in unchanging]
             wanted = [ref for ref in tables if not (shared / ref.name).exists()]
-            link_right(wanted, older, shared, later)
+            link_right(wanted, older, shared, unchanging)
             for one in older:
                 shutil.rmtree(one, ignore_errors=True)
         finally:
