@@ -49,7 +49,7 @@ def test_what_a_killed_driver_leaves_is_restored_right_and_tidied_up(
     successor.upload()
     successor.complete()
     successor.retire(1)
-    successor.sweep()
+    successor.sweep_all()
     check_nothing_left_over(store)
     last = Driver(store, tmp_path / "last", random.Random(2), Expected())
     assert last.state() == successor.state()

@@ -97,7 +97,7 @@ def check_the_next_driver_cleans_up(store: ObjectStore, folder: Path) -> None:
     driver.upload()
     driver.complete()
     driver.retire(1)
-    driver.sweep()
+    driver.sweep_all()
     check_nothing_left_over(store)
 
 
