@@ -7,7 +7,6 @@ asked. Called by user functions.
 """
 # ruff: noqa: D102  `interfaces` documents the methods
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moorage_state.checks import StateTypeError
+from moorage_state.checks import StateTypeError, added
 from moorage_state.descriptors import (
     AggregateFunction,
     FoldingStateDescriptor,
@@ -255,9 +254,9 @@ def _greatest(one: Any, other: Any) -> Any:
     return other if other > one or other != other else one  # noqa: PLR0124
 
 
-_KNOWN: dict[str, Reducer] = {"sum": operator.add, "min": _least, "max": _greatest}
+_KNOWN: dict[str, Reducer] = {"sum": added, "min": _least, "max": _greatest}
 _WHOLE: dict[Reducer, np.ufunc] = {
-    operator.add: np.add,
+    added: np.add,
     _least: np.minimum,
     _greatest: np.maximum,
 }

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from moorage.api.aggregates import Aggregates, Part, merged, overflow
+from moorage.api.aggregates import MOST, Aggregates, Part, fits, merged, overflow
 from moorage_state.columnar.arrow import arrow_type
 from moorage_state.types import parse_type
 
@@ -94,10 +94,10 @@ class _Lane:
         all_valid = bool(column.valid.all())
         if not all_valid:
             values = np.where(column.valid, values, self._neutral)
-        if self.part.op == "sum" and self.dtype is np.int64:
-            most = np.diff(starts, append=len(values)).max()
-            self._require_room(float(np.abs(values.astype(np.float64)).max()) * float(most))
-        summed = _UFUNCS[self.part.op].reduceat(values, starts)
+        if self._may_be_full(values, times=int(np.diff(starts, append=len(values)).max())):
+            summed = self._counted_out(np.add.reduceat(values.astype(object), starts))
+        else:
+            summed = _UFUNCS[self.part.op].reduceat(values, starts)
         if all_valid:
             return Column(summed, np.ones(len(starts), bool))
         valid = np.logical_or.reduceat(column.valid, starts)
@@ -112,18 +112,24 @@ class _Lane:
             return Column(values, one.valid | other.valid)
         a = np.where(one.valid, one.values, self._neutral)
         b = np.where(other.valid, other.values, self._neutral)
-        if self.part.op == "sum" and self.dtype is np.int64 and len(a):
-            highest = np.abs(a.astype(np.float64)).max() + np.abs(b.astype(np.float64)).max()
-            self._require_room(float(highest))
+        if self._may_be_full(a, b):
+            both = self._counted_out(a.astype(object) + b.astype(object))
+        else:
+            both = _UFUNCS[self.part.op](a, b)
         valid = one.valid | other.valid
-        return Column(np.where(valid, _UFUNCS[self.part.op](a, b), 0), valid)
+        return Column(np.where(valid, both, 0), valid)
 
     def arrow(self, column: Column) -> pa.Array:
         """As an Arrow column of the part's type."""
         kind = arrow_type(parse_type(self.part.ddl))
         mask = None if column.valid.all() else ~column.valid
         if self.dtype is object:
-            return pa.array(column.values.tolist(), kind)
+            values = column.values.tolist()
+            if self.part.op == "sum" and not all(
+                fits(self.part, value) for value in values if value is not None
+            ):
+                raise overflow(self.part)
+            return pa.array(values, kind)
         if self.name == "date":
             return pa.array(column.values.astype(np.int32), mask=mask).view(kind)
         if self.name == "timestamp":
@@ -150,10 +156,21 @@ class _Lane:
         ]
         return Column(found, np.array([value is not None for value in found], bool))
 
-    def _require_room(self, highest: float) -> None:
-        # NumPy would begin anew at the other end and say nothing.
-        if highest >= _SAFE:
+    def _may_be_full(self, *columns: NDArray[Any], times: int = 1) -> bool:
+        """Whether sums of so many values of each column may be greater than a long."""
+        if self.part.op != "sum" or self.dtype is not np.int64:
+            return False
+        highest = sum(float(np.abs(c.astype(np.float64)).max(initial=0)) for c in columns)
+        return highest * times >= _SAFE
+
+    def _counted_out(self, sums: NDArray[Any]) -> NDArray[np.int64]:
+        """Sums that were made of Python's integers, as NumPy's.
+
+        NumPy's own would begin anew at the other end and say nothing.
+        """
+        if len(sums) and not -MOST <= min(sums) <= max(sums) <= MOST:
             raise overflow(self.part)
+        return sums.astype(np.int64)
 
 
 class AggregateColumns:

@@ -5,6 +5,7 @@ Every part knows one row at a time (`add`), two kept values (`merge`) and whole 
 all give the same. Called by whoever offers `count`, `sum_`, `min_`, `max_` and `avg`.
 """
 
+import decimal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,13 +20,15 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from moorage_state.checks import added
 from moorage_state.descriptors import AggregateFunction
 from moorage_state.errors import UserError
 
 _Kind = Literal["count", "sum", "min", "max", "avg"]
 _Op = Literal["rows", "values", "sum", "min", "max"]
 _MOST_DIGITS, _MORE_DIGITS = 38, 10
-_MOST = (1 << 63) - 1
+MOST = (1 << 63) - 1
+"""The greatest sum of integers; the least is as far from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,11 @@ class Part:
     at: int = -1
     as_float: bool = False
 
+    @property
+    def scale(self) -> int:
+        """How many digits of a decimal are behind the point."""
+        return int(self.ddl.rstrip(")").rpartition(",")[2])
+
     def of(self, row: Sequence[Any]) -> Any:
         """The part for one row; None where it has no value."""
         if self.op == "rows":
@@ -99,7 +107,7 @@ def merged(op: _Op, one: Any, other: Any) -> Any:
         return other if other < one or one != one else one  # noqa: PLR0124
     if op == "max":
         return other if other > one or other != other else one  # noqa: PLR0124
-    return one + other
+    return added(one, other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +157,28 @@ class Aggregates(AggregateFunction):
 
     def _checked(self, kept: tuple[Any, ...]) -> tuple[Any, ...]:
         for part, value in zip(self.parts, kept, strict=True):
-            if part.op == "sum" and isinstance(value, int) and not -_MOST <= value <= _MOST:
+            if part.op == "sum" and value is not None and not fits(part, value):
                 raise overflow(part)
         return kept
 
 
+def fits(part: Part, value: Any) -> bool:
+    """Whether the part can hold a sum: a long, or a decimal of so many digits."""
+    if isinstance(value, int):
+        return -MOST <= value <= MOST
+    if isinstance(value, decimal.Decimal):
+        return value.adjusted() + part.scale < _MOST_DIGITS
+    return True
+
+
 def overflow(part: Part) -> UserError:
-    """What is said of a sum that is no long any more."""
+    """What is said of a sum that its type cannot hold any more."""
+    kind, room, other = "integers", "64 bits", "a double or a decimal"
+    if part.ddl != "bigint":
+        kind, room, other = "decimals", f"{_MOST_DIGITS} digits", "a double"
     return UserError(
-        f"a sum of integers does not fit 64 bits: column={part.column}; cast it to a double or a "
-        f"decimal in transform"
+        f"a sum of {kind} does not fit {room}: column={part.column}; cast it to {other} in "
+        f"transform"
     )
 
 

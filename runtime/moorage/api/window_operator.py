@@ -48,6 +48,8 @@ NAMESPACE = ("bigint", "bigint")
 WINDOW_SET = "array<struct<start:bigint,end:bigint,state_start:bigint,state_end:bigint>>"
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
+_FIRST = (datetime.datetime.min.replace(tzinfo=datetime.UTC) - _EPOCH) // _MILLISECOND
+_LAST = (datetime.datetime.max.replace(tzinfo=datetime.UTC) - _EPOCH) // _MILLISECOND
 _EVENT, _PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
 
 
@@ -205,6 +207,9 @@ class WindowOperator(KeyedProcessFunction):
             raise beyond(at)
         watermark, kept = service.current_watermark(), False
         for window in self._assigner.assign(at):
+            # Refused with the row: a window that is stored could never tell Python its times.
+            if self._domain is not None and not _FIRST <= window.start < window.end <= _LAST:
+                raise beyond(at)
             if self._assigner.merges:
                 home = self._merged(window, ctx)
             else:

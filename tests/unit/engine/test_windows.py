@@ -39,6 +39,7 @@ from moorage.engine.acks import decode_ack
 from moorage.engine.columns import ACK_COLUMN, GROUP_COLUMN
 from moorage.engine.subtask_plan import SideOutputPlan, Upstream
 from moorage.engine.task_failures import SubtaskFailure
+from moorage.testing import KeyedHarness
 from moorage_state.columnar.arrow import arrow_type
 from moorage_state.descriptors import ValueStateDescriptor
 from moorage_state.errors import UserError
@@ -495,6 +496,54 @@ def test_rows_of_a_window_are_reduced_two_by_two(run):
 def test_a_sum_that_does_not_fit_is_refused_by_its_column(run, way):
     with pytest.raises(SubtaskFailure, match="does not fit 64 bits: column=n"):
         run(lambda: WAYS[way](Tumbling("1s"))).epoch([("a", (1 << 63) - 1, 0), ("a", 1, 0)], 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param([5 * 10**18], id="one great value"),
+        pytest.param([5 * 10**18, -5 * 10**18, 7], id="values of both signs"),
+        pytest.param([10**15, *[1] * 5000], id="one great value among many rows"),
+    ],
+)
+def test_a_sum_that_fits_is_made_whatever_its_values_are(run, way, values):
+    windows = run(lambda: WAYS[way](Tumbling("1s")))
+    windows.epoch([("a", value, 0) for value in values], -1)
+    windows.epoch([("a", 1, 1)], 0)
+    assert windows.epoch([], 999)[0][0][4] == sum(values) + 1
+
+
+@pytest.mark.parametrize("trigger", [None, Early("1h")], ids=["columns", "rows"])
+def test_no_digit_of_a_sum_of_decimals_is_lost(trigger):
+    def totals(stream):
+        return stream.window(Tumbling("1s"), trigger=trigger).aggregate(uid="w", total=sum_("n"))
+
+    value, least = Decimal("12345678901.123456789012345678"), Decimal("1e-18")
+    schema = "user string, n decimal(38,18), at long"
+    with KeyedHarness(totals, schema, "user", event_time="at") as harness:
+        harness.process(("a", value, 1), ("a", least, 2))
+        harness.process(("a", value, 3))
+        (row,) = harness.process_watermark(1_000)
+    assert str(row.total) == "24691357802.246913578024691357"
+
+
+@pytest.mark.parametrize("trigger", [None, Early("1h")], ids=["columns", "rows"])
+def test_a_sum_of_decimals_that_does_not_fit_is_refused_by_its_column(trigger):
+    def totals(stream):
+        return stream.window(Tumbling("1s"), trigger=trigger).aggregate(uid="w", total=sum_("n"))
+
+    schema = "user string, n decimal(38,0), at long"
+    with KeyedHarness(totals, schema, "user", event_time="at") as harness:
+        most = Decimal("9" * 38)
+        with pytest.raises(UserError, match="decimals does not fit 38 digits: column=n"):
+            harness.process(("a", most, 1), ("a", Decimal(1), 2))
+
+
+def test_a_window_whose_times_python_cannot_have_is_refused_with_its_row(run):
+    windows = run(lambda: by_rows(Tumbling("1d")))
+    with pytest.raises(SubtaskFailure, match="too far away for a window: milliseconds=2534022"):
+        windows.epoch([("a", 1, 253_402_214_400_000)], 0)
 
 
 @pytest.mark.parametrize("way", WAYS)

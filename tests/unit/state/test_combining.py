@@ -1,5 +1,6 @@
 """Values that are combined before a state is asked: whole columns, exactly as one by one."""
 
+from decimal import Decimal
 from functools import reduce
 
 import hypothesis.strategies as st
@@ -38,6 +39,12 @@ def test_floats_are_reduced_one_after_the_other(values):
     function = reducer(ReducingStateDescriptor("s", "double", "sum"))
     expected = reduce(lambda a, b: a + b, list(values))
     assert reduced_by_key(values, [0], function) == [expected]
+
+
+def test_decimals_are_summed_with_all_their_digits():
+    values = [Decimal("12345678901.123456789012345678")] * 2
+    function = reducer(ReducingStateDescriptor("s", "decimal(38,18)", "sum"))
+    assert reduced_by_key(values, [0], function) == [Decimal("24691357802.246913578024691356")]
 
 
 def test_a_function_without_a_name_is_called_for_columns_too():
