@@ -16,6 +16,7 @@ from moorage.api.functions import (
     TimerService,
     nowhere,
 )
+from moorage.api.misplaced import Unfinished
 from moorage_state.descriptors import MapStateDescriptor, StateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.operator_state import BroadcastState, ReadOnlyBroadcastState
@@ -145,8 +146,10 @@ class BroadcastStream:
     descriptors: tuple[MapStateDescriptor, ...]
 
 
-class BroadcastConnectedStream:
+class BroadcastConnectedStream(Unfinished):
     """A keyed stream and a broadcast one, waiting for the function over both."""
+
+    call_first = 'process(function, uid="...", output="...")'
 
     def __init__(self, keyed: "KeyedStream") -> None:
         self._keyed = keyed
@@ -179,7 +182,8 @@ def broadcast_input(
     if strange or not descriptors:
         raise UserError(
             f"a broadcast stream needs the MapStateDescriptor of each state that its rows build "
-            f"up: got={strange or 'none'}"
+            f"up: got={strange or 'none'}; for a function over two keyed streams call "
+            f"key_by(column) on the other one, too"
         )
     names = [d.name for d in descriptors]
     if len(set(names)) < len(names):

@@ -17,6 +17,7 @@ from moorage.api.declarations import check_readable, require_instance
 from moorage.api.functions import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag
 from moorage.api.graph import KeyedInput
 from moorage.api.interval_join import IntervalJoin
+from moorage.api.misplaced import Unfinished
 from moorage.api.temporal_join import TemporalJoin
 from moorage.api.vectorized import KeyedBatchFunction
 from moorage.api.window_join import CoGroupedStreams, JoinedStreams
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     from moorage.api.streams import DataStream, KeyedStream
 
 
-class ConnectedStreams:
+class ConnectedStreams(Unfinished):
     """Two keyed streams, waiting for the function over both.
 
     Attributes:
         inputs: the two.
     """
+
+    call_first = 'process(function, uid="...", output="...")'
 
     def __init__(self, keyed: "KeyedStream", second: KeyedInput) -> None:
         self.inputs = KeyedInput(keyed.stream, keyed.columns), second
@@ -146,7 +149,7 @@ class Connecting:
         Raises:
             UserError: see `connect`.
         """
-        return IntervalJoin(self.connect(other))
+        return IntervalJoin(self.connect(_other("interval_join", other)))
 
     def join(self, other: "KeyedStream") -> JoinedStreams:
         """Join with rows of another stream that have the key and fall into the same window.
@@ -157,7 +160,7 @@ class Connecting:
         Raises:
             UserError: see `connect`.
         """
-        return JoinedStreams(self.connect(other))
+        return JoinedStreams(self.connect(_other("join", other)))
 
     def co_group(self, other: "KeyedStream") -> CoGroupedStreams:
         """Bring all rows together that have the key and fall into the same window.
@@ -168,7 +171,7 @@ class Connecting:
         Raises:
             UserError: see `connect`.
         """
-        return CoGroupedStreams(self.connect(other))
+        return CoGroupedStreams(self.connect(_other("co_group", other)))
 
     def temporal_join(
         self,
@@ -192,7 +195,7 @@ class Connecting:
             UserError: there is no event time where it is needed; or see `connect`.
         """
         # Versions go first, so that rows of the same epoch and time find them.
-        streams = versions.connect(_keyed(self))
+        streams = _other("temporal_join", versions).connect(_keyed(self))
         return TemporalJoin(streams, time=time, outer=outer, late=late)
 
 
@@ -220,6 +223,15 @@ def check_function(uid: str, function: Any, keyed: "KeyedStream") -> None:
 
 def _keyed(stream: Any) -> "KeyedStream":
     return stream  # type: ignore[no-any-return]  # it is mixed into this class alone
+
+
+def _other(call: str, stream: Any) -> "KeyedStream":
+    if not isinstance(stream, Connecting):
+        raise UserError(
+            f"{call} takes another keyed stream: got={type(stream).__name__}; call "
+            f"key_by(column) on it, too"
+        )
+    return _keyed(stream)
 
 
 def _second(

@@ -18,6 +18,7 @@ from moorage.api.functions import (
 )
 from moorage.api.join_functions import (
     PAIR_TIMES,
+    SELECT_OR_APPLY,
     SIDES,
     SelectedColumns,
     ddl_of,
@@ -201,7 +202,7 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
 class IntervalJoin(Unfinished):
     """Two keyed streams, waiting to be told how far apart rows may be."""
 
-    call_first = '.between("-5m", "1h")'
+    call_first = 'between("-5m", "1h")'
 
     def __init__(self, streams: "ConnectedStreams") -> None:
         self._streams = streams
@@ -245,8 +246,10 @@ class IntervalJoin(Unfinished):
         return IntervalJoined(self._streams, first, last, late)
 
 
-class IntervalJoined:
+class IntervalJoined(Unfinished):
     """An interval join, waiting to be told what is made of pairs."""
+
+    call_first = SELECT_OR_APPLY.replace("apply", "process")
 
     def __init__(
         self,

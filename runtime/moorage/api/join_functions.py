@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SIDES = ("left", "right")
+SELECT_OR_APPLY = (
+    'select(uid="...", name="left.column") or apply(function, uid="...", output="...")'
+)
+"""What is called on streams that are joined."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -4,11 +4,12 @@ Decides what a job file's author is told for `stream.join(...)` before `key_by`,
 Flink and of Spark's DataFrames. Used by the streams; knows no stream.
 """
 
-from typing import Any, ClassVar
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from moorage_state.errors import UserError
 
-__all__ = ["Unfinished", "absent"]
+__all__ = ["Misplaced", "Unfinished", "absent"]
 
 _FRAME = "transform(lambda frame: frame...), with what a DataFrame has: filter, select, withColumn"
 _OTHERWISE = {
@@ -31,8 +32,8 @@ _OTHERWISE = {
 """Names that people bring along, and what stands for them here."""
 
 
-class _Misplaced(UserError, AttributeError):
-    """Both: `hasattr` goes on saying that it is not there."""
+class Misplaced(UserError, AttributeError):
+    """A call at the wrong place. `hasattr` goes on saying that it is not there."""
 
 
 def absent(stream: object, name: str, elsewhere: type, first: str) -> Exception:
@@ -44,26 +45,43 @@ def absent(stream: object, name: str, elsewhere: type, first: str) -> Exception:
     """
     kind = type(stream).__name__
     if not name.startswith("_") and hasattr(elsewhere, name):
-        return _Misplaced(
+        return Misplaced(
             f"{name} is a call of a {elsewhere.__name__}, and this is a {kind}: call {first} first"
         )
     if name in _OTHERWISE:
-        return _Misplaced(f"a {kind} has no {name}: call {_OTHERWISE[name]}")
-    return AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=stream)
+        return Misplaced(f"a {kind} has no {name}: call {_OTHERWISE[name]}")
+    return _misspelt(stream, name) or _unknown(stream, name)
 
 
 class Unfinished:
-    """Two streams that lack something before `select`, `apply` or `process` can follow.
+    """What is no stream yet: one more call says what is made of it.
 
     Attributes:
-        call_first: what must be called on them.
+        call_first: that call.
     """
 
     call_first: ClassVar[str]
 
-    def __getattr__(self, name: str) -> Any:
-        if name in {"select", "apply", "process"}:
-            raise _Misplaced(
-                f"{name} comes too early on these streams: call {self.call_first} first"
+    if not TYPE_CHECKING:  # type checkers go on refusing what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise _unknown(self, name)
+            raise _misspelt(self, name) or Misplaced(
+                f"{name} comes too early on a {type(self).__name__}: call {self.call_first} first"
             )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def _misspelt(stream: object, name: str) -> Exception | None:
+    if name.startswith("_"):
+        return None
+    names = [one for one in dir(type(stream)) if not one.startswith("_")]
+    near = get_close_matches(name, names, 1)
+    if not near:
+        return None
+    return Misplaced(f"a {type(stream).__name__} has no {name}: did you mean {near[0]}?")
+
+
+def _unknown(stream: object, name: str) -> AttributeError:
+    kind = type(stream).__name__
+    return AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=stream)

@@ -15,7 +15,8 @@ from moorage.api.functions import (
     ProcessContext,
     RuntimeContext,
 )
-from moorage.api.join_functions import JoinFunction, ddl_of, select_columns
+from moorage.api.join_functions import SELECT_OR_APPLY, JoinFunction, ddl_of, select_columns
+from moorage.api.misplaced import Unfinished
 from moorage_state.descriptors import MapStateDescriptor, ValueStateDescriptor
 from moorage_state.errors import UserError
 
@@ -130,12 +131,14 @@ class VersionedJoin(KeyedCoProcessFunction):
                 yield from self._function.join(row, version, ctx) or ()
 
 
-class TemporalJoin:
+class TemporalJoin(Unfinished):
     """A keyed stream and versions by key, waiting to be told what is made of pairs.
 
     Args:
         streams: the versions, and the rows.
     """
+
+    call_first = SELECT_OR_APPLY
 
     def __init__(
         self,

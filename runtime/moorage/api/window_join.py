@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from moorage.api.declarations import require_instance
 from moorage.api.functions import KeyedCoProcessFunction, ProcessContext, RuntimeContext
 from moorage.api.join_functions import (
+    SELECT_OR_APPLY,
     SIDES,
     WINDOW_TIMES,
     CoGroupFunction,
@@ -122,7 +123,7 @@ class WindowJoinOperator(KeyedCoProcessFunction):
 class CoGroupedStreams(Unfinished):
     """Two keyed streams, waiting for the windows in which their rows meet."""
 
-    call_first = '.window(Tumbling("1h"))'
+    call_first = 'window(Tumbling("1h"))'
 
     def __init__(self, streams: "ConnectedStreams") -> None:
         self._streams = streams
@@ -145,8 +146,10 @@ class CoGroupedStreams(Unfinished):
         return CoGroupedWindows(self._streams, found)
 
 
-class CoGroupedWindows:
+class CoGroupedWindows(Unfinished):
     """Two keyed streams in windows, waiting for the function over both."""
+
+    call_first = 'apply(function, uid="...", output="...")'
 
     def __init__(self, streams: "ConnectedStreams", windows: Windowing) -> None:
         self._streams = streams
@@ -175,7 +178,7 @@ class CoGroupedWindows:
 class JoinedStreams(Unfinished):
     """Two keyed streams, waiting for the windows in which their rows are joined."""
 
-    call_first = '.window(Tumbling("1h"))'
+    call_first = 'window(Tumbling("1h"))'
 
     def __init__(self, streams: "ConnectedStreams") -> None:
         self._streams = streams
@@ -196,8 +199,10 @@ class JoinedStreams(Unfinished):
         return JoinedWindows(self._streams, found)
 
 
-class JoinedWindows:
+class JoinedWindows(Unfinished):
     """Two keyed streams in windows, waiting to be told what is made of pairs."""
+
+    call_first = SELECT_OR_APPLY
 
     def __init__(self, streams: "ConnectedStreams", windows: Windowing) -> None:
         self._groups = CoGroupedWindows(streams, windows)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moorage.api.aggregates import Aggregate, bound
 from moorage.api.declarations import require_instance
+from moorage.api.misplaced import Unfinished
 from moorage.api.window_columns import by_column
 from moorage.api.window_operator import Aggregated, Collected, Contents, Reduced, WindowOperator
 from moorage.api.windows import ProcessWindowFunction, Windowing
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 WINDOW_COLUMNS = "window_start timestamp, window_end timestamp"
 
 
-class WindowedStream:
+class WindowedStream(Unfinished):
     """A keyed stream whose rows are put into windows: say what is done with them."""
+
+    call_first = 'aggregate(uid="...", n=count()), reduce or process'
 
     def __init__(self, keyed: "KeyedStream", windows: Windowing) -> None:
         self._keyed = keyed

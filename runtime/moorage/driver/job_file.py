@@ -15,6 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from moorage.api.graph import JobGraph
+from moorage.api.misplaced import Misplaced
 from moorage.api.streams import StreamEnvironment
 from moorage.driver.job_source import NO_BUILD, ODD_BUILD, fault_of, hiding_files, unread_files
 from moorage.driver.settings import JobSettings
@@ -92,7 +93,7 @@ def build_graph(path: Path, env: StreamEnvironment, py_files: Sequence[Path] = (
     try:
         build(env)
     except UserError as exc:
-        if type(exc) is not UserError:
+        if type(exc) not in {UserError, Misplaced}:
             raise
         raise UserError(f"{exc} (file={path}{_line_of(exc, path)})") from exc
     except MoorageError:

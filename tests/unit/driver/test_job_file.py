@@ -75,6 +75,14 @@ def test_what_a_build_asks_for_in_vain_is_told_with_its_line(job):
     assert type(caught.value) is UserError
 
 
+def test_a_call_at_the_wrong_place_is_told_with_its_line(job):
+    session: Any = None
+    begins = "from moorage.api.misplaced import Unfinished\n\nclass Windows(Unfinished):\n"
+    path = job(f"{begins}    call_first = 'select'\n\ndef build(env):\n    Windows().sink_to()\n")
+    with pytest.raises(UserError, match=r"call select first \(file=.*job\.py line=7\)$"):
+        build_graph(path, StreamEnvironment(session))
+
+
 def test_a_call_without_its_uid_is_told_what_that_is(job):
     session: Any = None
     text = "def sink_to(sink, *, uid): ...\ndef build(env):\n    sink_to(1)\n"

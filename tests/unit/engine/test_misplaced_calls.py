@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from moorage import FileSink, Tumbling
+from moorage import FileSink, MapStateDescriptor, Tumbling
 from moorage.testing import run_job
 from moorage_state.errors import UserError
 
@@ -42,6 +42,7 @@ def test_spark_may_not_take_files_away_that_a_restore_reads_again():
 
 
 NO_PATH: Any = 3
+STATE = MapStateDescriptor("rules", "string", "long")
 FIRST = "is a call of a KeyedStream, and this is a DataStream: call key_by"
 OPERATOR = "call process, window or another operator first"
 EVENT_TIME = 'call with_event_time("column", max_delay="10s")'
@@ -57,11 +58,55 @@ EVENT_TIME = 'call with_event_time("column", max_delay="10s")'
         (lambda s: s.withWatermark("at", "1m"), EVENT_TIME),
         (lambda s: s.keyBy("user"), 'a DataStream has no keyBy: call key_by("column")'),
         (lambda s: s.key_by("user").flatMap(list), "a KeyedStream has no flatMap: call transform"),
+        (lambda s: s.unoin(s), "a DataStream has no unoin: did you mean union?"),
+        (lambda s: s.key_by("user").windw(Tumbling("1m")), "did you mean window?"),
         (lambda s: s.sink_to(FileSink(NO_PATH), uid="x"), "path is text or a pathlib.Path: path=3"),
     ],
 )
 def test_it_is_said_what_to_call_instead(call, said):
     assert said in building(call)
+
+
+def timed(stream):
+    return stream.with_event_time("n").key_by("user")
+
+
+@pytest.mark.parametrize(
+    ("made", "first"),
+    [
+        (lambda one, _: one.window(Tumbling("1m")), 'aggregate(uid="...", n=count())'),
+        (lambda one, two: one.connect(two), 'process(function, uid="...", output="...")'),
+        (lambda one, two: one.connect(two.stream, STATE), "process(function, "),
+        (lambda one, two: one.join(two), 'window(Tumbling("1h"))'),
+        (lambda one, two: one.join(two).window(Tumbling("1m")), "select(uid="),
+        (lambda one, two: one.co_group(two), 'window(Tumbling("1h"))'),
+        (lambda one, two: one.co_group(two).window(Tumbling("1m")), "apply(function, "),
+        (lambda one, two: one.interval_join(two), 'between("-5m", "1h")'),
+        (lambda one, two: one.interval_join(two).between("0s", "1m"), "or process(function, "),
+        (lambda one, two: one.temporal_join(two), "or apply(function, "),
+    ],
+)
+def test_what_is_no_stream_yet_says_which_call_makes_it_one(made, first):
+    def sink(stream):
+        made(timed(stream), timed(stream)).sink_to(FileSink("out"), uid="x")
+
+    told = building(sink)
+    assert "sink_to comes too early on a " in told
+    assert first in told
+
+
+@pytest.mark.parametrize("call", ["join", "co_group", "interval_join", "temporal_join"])
+def test_a_join_with_a_stream_without_a_key_says_that_it_lacks_one(call):
+    told = building(lambda stream: getattr(timed(stream), call)(stream))
+    assert told.startswith(
+        f"{call} takes another keyed stream: got=DataStream; call key_by(column)"
+    )
+
+
+def test_a_stream_without_key_and_states_may_be_meant_either_way():
+    told = building(lambda stream: timed(stream).connect(stream))
+    assert "needs the MapStateDescriptor" in told
+    assert "call key_by(column) on the other one" in told
 
 
 def test_other_names_are_no_attributes_as_anywhere():

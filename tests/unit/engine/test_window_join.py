@@ -320,11 +320,11 @@ def test_what_cannot_be_joined_in_windows_is_refused_with_what_to_do():
 @pytest.mark.parametrize(
     ("call", "name", "first"),
     [
-        ("join", "select", '.window(Tumbling("1h"))'),
-        ("join", "apply", '.window(Tumbling("1h"))'),
-        ("co_group", "apply", '.window(Tumbling("1h"))'),
-        ("interval_join", "select", '.between("-5m", "1h")'),
-        ("interval_join", "process", '.between("-5m", "1h")'),
+        ("join", "select", 'window(Tumbling("1h"))'),
+        ("join", "apply", 'window(Tumbling("1h"))'),
+        ("co_group", "apply", 'window(Tumbling("1h"))'),
+        ("interval_join", "select", 'between("-5m", "1h")'),
+        ("interval_join", "process", 'between("-5m", "1h")'),
     ],
 )
 def test_a_join_without_its_windows_says_what_to_call_first(call, name, first):
@@ -333,15 +333,15 @@ def test_a_join_without_its_windows_says_what_to_call_first(call, name, first):
         right = env.read_stream("right", "json", schema=RIGHT, path="r").key_by("id")
         getattr(getattr(left, call)(right), name)(uid="joined")
 
-    with pytest.raises(UserError, match=re.escape(f"{name} comes too early on these streams")) as e:
+    with pytest.raises(UserError, match=re.escape(f"{name} comes too early on a ")) as e:
         run_job(early, {})
     assert f"call {first} first" in str(e.value)
 
 
 def test_other_names_are_no_attributes_as_anywhere():
     streams: Any = JoinedStreams.__new__(JoinedStreams)
-    with pytest.raises(AttributeError, match="'JoinedStreams' object has no attribute 'selct'"):
-        _ = streams.selct
+    with pytest.raises(AttributeError, match="'JoinedStreams' object has no attribute '_select'"):
+        _ = streams._select
 
 
 def test_windows_are_shown_as_one_writes_them():

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 PACKAGES = ("moorage", "moorage_api", "moorage_operator", "moorage_state")
 
 WRONG = """
-from moorage import KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor
+from moorage import KeyedProcessFunction, StreamEnvironment, Tumbling, ValueStateDescriptor
 
 
 class Count(KeyedProcessFunction):
@@ -26,6 +26,7 @@ def build(env: StreamEnvironment) -> None:
     clicks = env.read_stream("clicks", "json")
     clicks.key_by("user").process(Count(), uid="count")
     clicks.no_such_method()
+    clicks.key_by("user").window(Tumbling("1m")).sink_to()
 """
 
 
@@ -70,4 +71,4 @@ def test_wrong_calls_do_not_pass(installed):
     (folder / "wrong.py").write_text(textwrap.dedent(WRONG))
     found = check(installed, folder / "wrong.py").stdout
     errors = [line.split(":")[1] for line in found.splitlines() if ": error:" in line]
-    assert errors == ["10", "12", "13"], found
+    assert errors == ["10", "12", "13", "14"], found
