@@ -1,9 +1,9 @@
 """Looks at the page in a real browser: `make browser`.
 
 Opens it with Chromium in light and dark, wide and as wide as a phone, lets axe-core judge each
-view, and leaves screenshots. Ends with status 1 where axe-core finds anything. The pages are those
-of made-up runs (one with everything, one that just began, one that is very large), or of what is
-served at the URL that is named.
+view, and leaves screenshots; `--pictures` makes those of docs/images anew. Ends with status 1 where
+axe-core finds anything. The pages are those of made-up runs (one with everything, one that just
+began, one that is very large), or of what is served at the URL that is named.
 
 Needs `chromium` (Debian: apt-get install chromium) and `npm`, which gets axe-core.
 """
@@ -22,10 +22,12 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientSession, ClientWebSocketResponse
+from PIL import Image  # matplotlib brings it
 
 from moorage.driver.lookups import StateLookups
 from moorage.page.render import drawn_run
@@ -33,6 +35,8 @@ from moorage.page.server import PageServer
 
 ROOT = Path(__file__).parents[1]
 AXE = "axe-core@4.14.1"
+PICTURES = {"page-wide-light": ("page-light", 1700), "page-phone-dark": ("page-phone-dark", 1500)}
+"""Of these screenshots docs/images has the upper part: under which name, and how much of it."""
 _START_SECONDS = 30.0
 _VIEWS = tuple(itertools.product(("light", "dark"), (("wide", 1280), ("phone", 390))))
 _WIDER = """[...document.querySelectorAll("body *:not(.wide *):not(.skip)")]
@@ -147,7 +151,13 @@ def served(url: str | None) -> Iterator[dict[str, str]]:
         yield found
 
 
-async def look(urls: dict[str, str], out: Path) -> int:
+async def shoot(tab: Tab, **how: Any) -> bytes:
+    """A PNG of what the tab shows."""
+    shot = await tab.call("Page.captureScreenshot", captureBeyondViewport=True, **how)
+    return base64.b64decode(shot["data"])
+
+
+async def look(urls: dict[str, str], out: Path, pictures: Path | None) -> int:
     """Every view of the pages; how many things axe-core found."""
     axe, count = axe_source(), 0
     async with browser() as tab:
@@ -161,8 +171,13 @@ async def look(urls: dict[str, str], out: Path) -> int:
             await tab.call("Page.navigate", url="about:blank")  # else only its fragment is new
             await tab.call("Page.navigate", url=url)
             await tab.run(_DRAWN)
-            shot = await tab.call("Page.captureScreenshot", captureBeyondViewport=True)
-            (out / f"{page}-{name}-{theme}.png").write_bytes(base64.b64decode(shot["data"]))
+            view = f"{page}-{name}-{theme}"
+            (out / f"{view}.png").write_bytes(await shoot(tab))
+            if pictures is not None and view in PICTURES:
+                picture, height = PICTURES[view]
+                clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+                with Image.open(BytesIO(await shoot(tab, clip=clip))) as shown:
+                    shown.quantize(128).save(pictures / f"{picture}.png", optimize=True)
             await tab.run("document.querySelectorAll('details').forEach(d => d.open = true)")
             await tab.run(axe)
             told = await tab.run(f"axe.run(document, {json.dumps(_RULES)}).then(JSON.stringify)")
@@ -184,10 +199,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("url", nargs="?", help="of a page that is served; else a made-up run")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "browser")
+    parser.add_argument("--pictures", action="store_true", help="make those of docs/images anew")
     given = parser.parse_args()
+    if given.pictures and given.url is not None:
+        parser.error("pictures are those of a made-up run; leave the url out")
     given.out.mkdir(parents=True, exist_ok=True)
+    pictures = ROOT / "docs" / "images" if given.pictures else None
     with served(given.url) as urls:
-        count = asyncio.run(look(urls, given.out))
+        count = asyncio.run(look(urls, given.out, pictures))
     print(f"{count} findings; screenshots in {given.out}")
     return 1 if count else 0
 

@@ -187,6 +187,7 @@ FROM_JAVA = "An error occurred while calling o92.load.\n: java.Oops: no such sou
         (ValueError("no such source\nat JVM"), "format=nope: no such source$"),
         (ValueError(), "format=nope: ValueError$"),
         (ValueError(FROM_JAVA), "format=nope: java.Oops: no such source$"),
+        (ValueError("[PATH_NOT_FOUND] not there: /in"), "format=nope: .*/in; make that folder, "),
     ],
 )
 def test_a_source_that_spark_refuses_is_named_with_sparks_first_line(error, words):

@@ -522,7 +522,7 @@ class StreamEnvironment:
             declared += f" schema={schema!r:.200}" if isinstance(schema, str) else ""
             raise UserError(
                 f"spark cannot open this input: uid={uid} format={format}{declared}: "
-                f"{first_line(exc)}{_missing_connector(format, exc)}"
+                f"{first_line(exc)}{_missing_connector(format, exc)}{_missing_folder(exc)}"
             ) from exc
         files = where if format in _FILE_FORMATS else None
         stream = self.from_spark(uid, frame, files=files)
@@ -627,6 +627,11 @@ def _missing_connector(source: str, error: Exception) -> str:
     wanted = packages.get(source, f"the Maven coordinates of the connector of {source}")
     without = f"; or, without a jar, use format={MOORAGE_KAFKA!r}" if source == "kafka" else ""
     return f"; set in the manifest sparkConf: {{spark.jars.packages: {wanted!r}}}{without}"
+
+
+def _missing_folder(error: Exception) -> str:
+    absent = "[PATH_NOT_FOUND]" in str(error)
+    return "; make that folder, also if nothing is in it yet, or correct the path" if absent else ""
 
 
 def refuse_cleaning(uid: str, source: str, options: Mapping[str, Any]) -> None:

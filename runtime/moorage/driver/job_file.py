@@ -26,6 +26,7 @@ from moorage_state.import_path import after_standard_library
 _MODULE = "moorage_job"
 _MISSING_UID = "required keyword-only argument: 'uid'"
 _NO_UID = "; a uid is a name of its own in the job, under which its state is found after a change"
+_NO_MODULE = "; install it where the job runs, or put it beside the job file"
 
 
 def check_job_file(path: Path) -> None:
@@ -130,9 +131,10 @@ def _no_build(path: Path) -> UserError:
 
 
 def _not_imported(path: Path, error: Exception) -> UserFunctionError:
+    absent = isinstance(error, ModuleNotFoundError)
     return UserFunctionError(
         f"the job file cannot be imported: file={path}{_line_of(error, path)}: "
-        f"{type(error).__name__}: {error}"
+        f"{type(error).__name__}: {error}{_NO_MODULE if absent else ''}"
     )
 
 

@@ -222,7 +222,7 @@ class EpochRunner:
             if odd.null_keys and operator.null_key == "fail":
                 raise _null_keys(operator, odd)
             if odd.bad_times and operator.bad_time == "fail":
-                raise _bad_times(uid, odd)
+                raise _bad_times(operator, odd)
             if odd.bad_broadcasts and operator.bad_time != "drop":
                 raise _bad_broadcasts(uid, odd)
 
@@ -230,20 +230,23 @@ class EpochRunner:
 def _null_keys(operator: OperatorNode, odd: OddCounts) -> UserError:
     unread = f" rows_of_nulls={odd.null_rows}" if odd.null_rows else ""
     why = "; spark makes a row of nulls of a line that it cannot read" if odd.null_rows else ""
-    # A side output has one kind of rows, and an operator over two streams has two.
-    aside = ", or give it the OutputTag of a side output" if operator.second is None else ""
     return UserError(
         f"rows with a null key: operator={operator.uid} key={list(operator.key_columns)} "
         f"rows={odd.null_keys}{unread}{why}; filter them out before key_by, or say "
-        f"null_key='drop' in the call with uid={operator.uid!r}{aside}"
+        f"null_key='drop' in the call with uid={operator.uid!r}{_aside(operator)}"
     )
 
 
-def _bad_times(uid: str, odd: OddCounts) -> UserError:
+def _aside(operator: OperatorNode) -> str:
+    # A side output has one kind of rows, and an operator over two streams has two.
+    return ", or give it the OutputTag of a side output" if operator.second is None else ""
+
+
+def _bad_times(operator: OperatorNode, odd: OddCounts) -> UserError:
     return UserError(
-        f"rows without an event time that can be read: operator={uid} {odd.bad_time} "
-        f"rows={odd.bad_times}; filter them out before key_by, or say "
-        f"process(..., bad_time='drop'), or give the OutputTag of a side output"
+        f"rows without an event time that can be read: operator={operator.uid} {odd.bad_time} "
+        f"rows={odd.bad_times}; filter them out before key_by, or say bad_time='drop' in the call "
+        f"with uid={operator.uid!r}{_aside(operator)}"
     )
 
 

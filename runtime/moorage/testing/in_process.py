@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -59,8 +60,11 @@ def require_whole(name: str, value: Any, least: int, most: int) -> None:
     """Raise UserError for what is no whole number from `least` to `most`."""
     # True and False are numbers to Python, and never what was meant.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        fix = "one"
+        if isinstance(value, datetime):
+            fix = "milliseconds since 1970 UTC: int(moment.timestamp() * 1000)"
         raise UserError(
-            f"{name} is a whole number from {least} to {most}: {name}={value!r:.80}; give one"
+            f"{name} is a whole number from {least} to {most}: {name}={value!r:.80}; give {fix}"
         )
 
 

@@ -6,6 +6,7 @@ function runs in the engine's own subtasks, on state as jobs have it, see `in_pr
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from itertools import chain
 from typing import Any, Self
 
@@ -496,6 +497,8 @@ class KeyedHarness:
                 f"output={given.output!r} broadcast={given.broadcast!r} "
                 f"options={sorted(given.options)}; give them there"
             )
+        if applied:
+            _require_streams(function, len(streams))
         made = function(*streams) if applied else None
         if not isinstance(made, DataStream):
             raise UserError(
@@ -503,6 +506,20 @@ class KeyedHarness:
                 f"one operator of a keyed stream, or of two: got={function!r:.100}"
             )
         return made
+
+
+def _require_streams(function: Applied, given: int) -> None:
+    """Raise UserError for a function of one stream where there are two, and the other way round."""
+    try:
+        signature(function).bind(*range(given))
+    except TypeError as exc:
+        fix = "give second=SecondStream(...) with" if given == 1 else "leave second out with"
+        raise UserError(
+            f"a function takes other streams than the harness has: streams={given}: {exc}; {fix} "
+            f"this function"
+        ) from None
+    except ValueError:
+        return  # of some that are written in C nobody knows
 
 
 def _attach(stream: DataStream, uid: str, collector: Collector) -> None:

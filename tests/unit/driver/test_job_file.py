@@ -67,6 +67,13 @@ def test_a_file_of_bytes_is_told_as_well(job):
         check_job_file(job("x = '\0'"))
 
 
+def test_a_module_that_is_not_there_is_told_where_to_put_it(job):
+    session: Any = None
+    path = job("import no_such_module\n\ndef build(env): ...\n")
+    with pytest.raises(UserFunctionError, match=r"line=1: .*'no_such_module'; install it where"):
+        build_graph(path, StreamEnvironment(session))
+
+
 def test_what_a_build_asks_for_in_vain_is_told_with_its_line(job):
     session: Any = None
     path = job("def ask(env):\n    env.claim_uid('a b')\n\n\ndef build(env):\n    ask(env)\n")

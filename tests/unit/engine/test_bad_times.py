@@ -225,6 +225,7 @@ def test_the_epoch_fails_by_default_and_names_operator_column_key_and_a_way_out(
     bad = says.get("bad_time") or says["bad_broadcast"]
     assert f"without an event time that can be read: operator=op {bad} rows=" in words
     assert "bad_time='drop'" in words
+    assert ("in the call with uid='op', or give it the OutputTag" in words) == (says != RULE)
 
 
 def test_dropped_and_sent_aside_rows_are_no_failure():

@@ -92,6 +92,7 @@ def test_another_number_of_subtasks_is_refused_wherever_one_is_given(count):
         ({"restore": "yesterday"}, r"what snapshot\(\) gave: got=str"),
         ({"max_delay": "1s"}, "event_time"),
         ({"function": lambda keyed: keyed.count(uid="n")}, "give them there"),
+        ({"now_ms": datetime(2026, 1, 1, tzinfo=UTC)}, r"give milliseconds since 1970 UTC: int\("),
     ],
 )
 def test_other_arguments_are_refused(options, says):
@@ -114,6 +115,19 @@ def test_what_is_no_function_is_refused(function):
         assert one.process(("a", 2)) == [("a", 3)]
     with pytest.raises(UserError, match="an instance of a KeyedProcessFunction"):
         KeyedHarness(nothing, STREAM, "user")
+
+
+def test_a_function_of_other_streams_than_the_harness_has_is_refused():
+    def two(keyed, other):
+        return keyed.connect(other)
+
+    def one(keyed):
+        return keyed.count(uid="n")
+
+    with pytest.raises(UserError, match=r"streams=1: .*'other'; give second=SecondStream\("):
+        KeyedHarness(two, STREAM, "user")
+    with pytest.raises(UserError, match=r"streams=2: .*; leave second out"):
+        KeyedHarness(one, STREAM, "user", second=SecondStream(STREAM, "user"))
 
 
 def test_after_a_refusal_a_harness_goes_on_as_it_was():
