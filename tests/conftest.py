@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from moorage_testing.turns import Turns, from_another_place, turn_of
 
 from moorage_api import Duration
@@ -17,6 +18,11 @@ pytest_plugins = ["moorage_testing.s3_server"]
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("moorage", deadline=None)
 settings.load_profile("moorage")
+
+
+# It would read the constants of all modules that are imported, half a minute in each process, for
+# one example in twenty to have one of them.
+pytest.MonkeyPatch().setattr(providers, "is_local_module_file", lambda _: False)
 
 
 def pytest_addoption(parser):

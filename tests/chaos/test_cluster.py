@@ -295,7 +295,7 @@ TURNS = {
     "all": (ROCKSDB, LOGGED, FORST, HASHMAP, LOGGED_HEAP, LOGGED),
 }
 """What drivers have one after the other."""
-STORM_SECONDS = 40.0
+STORM_SECONDS = 30.0
 LONG_STORM_SECONDS = 300.0
 
 

@@ -20,8 +20,18 @@ PASSED = [place for place in PLACES if not place.startswith(("forst.", "recover.
 DRIVER = Path(__file__).with_name("driver_process.py")
 
 
-@pytest.mark.parametrize("place", PASSED)
-@pytest.mark.parametrize(("kind", "nth"), [("file", 1), ("s3", 2)])
+# Each place on one of the two stores, and in soak on the other one too.
+TURN = {"file": 0, "s3": 1}
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "nth"),
+    [
+        pytest.param(place, kind, nth, marks=[pytest.mark.soak] if number % 2 == TURN[kind] else [])
+        for number, place in enumerate(PASSED)
+        for kind, nth in (("file", 1), ("s3", 2))
+    ],
+)
 def test_what_a_killed_driver_leaves_is_restored_right_and_tidied_up(
     processes: Processes,
     new_place: Callable[[str], str],

@@ -26,7 +26,7 @@ from moorage_state.stores import ObjectInfo, ObjectStore, Retries, S3Store
 pytestmark = pytest.mark.chaos
 
 STEPS = 25
-LIVES = 10
+LIVES = 5
 FAULTS = (
     *PASSING,
     Fault.CONFLICT,

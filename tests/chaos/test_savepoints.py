@@ -56,11 +56,12 @@ def savepoint(home, name: str, *arguments: str, expect: int = 0) -> str:
     return done.stdout.strip() if expect == 0 else done.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "restored",
     [
         pytest.param([("readable", 3)], id="canonical"),
-        pytest.param([("own-files", 1)], id="native", marks=pytest.mark.soak),
+        pytest.param([("own-files", 1)], id="native"),
     ],
 )
 def test_savepoints_of_a_running_job_restore_elsewhere_at_another_parallelism(
@@ -94,6 +95,8 @@ def test_a_job_stops_with_a_savepoint_and_goes_back_and_on_from_it(make_home, tm
     add_batch(folder, 2)
     run_until(home, 6)
     add_batch(folder, 3)
+    spec = with_savepoints(folder, tmp_path / "job")
+    home.write_manifest(COUNTING_JOB, **spec, scaling={"parallelism": 3})
     run_until(home, 8, "--restore", address)
     assert f"restored from {address}" in home.log()
     assert set(counted(home).values()) == {8}

@@ -149,6 +149,7 @@ def names(files):
     return {ref.name for ref in files}
 
 
+@pytest.mark.soak
 def test_a_job_changes_its_backend_over_a_checkpoint(changed):
     over_rocksdb, in_memory = changed.files
     assert "state.heap" not in names(over_rocksdb)
@@ -156,6 +157,7 @@ def test_a_job_changes_its_backend_over_a_checkpoint(changed):
     assert changed.answer == changed.truth
 
 
+@pytest.mark.soak
 def test_a_killed_job_goes_on_from_state_that_lies_in_the_manifest_alone(changed):
     on_files, with_the_driver = changed.files
     assert any(ref.key for ref in on_files)
@@ -165,6 +167,7 @@ def test_a_killed_job_goes_on_from_state_that_lies_in_the_manifest_alone(changed
     assert changed.answer == changed.truth
 
 
+@pytest.mark.soak
 def test_batch_refuses_a_restore_point_with_state(changed):
     assert "the backend batch reads no state" in changed.refusal
 
@@ -230,15 +233,18 @@ def visited(tmp_path_factory):
         home.end()
 
 
+@pytest.mark.soak
 def test_a_backend_that_a_job_brings_keeps_its_state_in_its_own_files(visited):
     assert [names(files) for files in visited.files] == [{"state.sqlite"}, {"state.sqlite"}]
     assert visited.subtasks == 3
 
 
+@pytest.mark.soak
 def test_a_job_with_a_backend_of_its_own_is_killed_rescaled_and_brought_to_rocksdb(visited):
     assert visited.answer == visited.truth
 
 
+@pytest.mark.soak
 def test_the_checkpoint_of_a_backend_of_ones_own_is_not_opened_by_rocksdb(visited):
     assert "written_by=sqlite opened_by=rocksdb" in visited.refusal
     assert "take a canonical savepoint, and restore from that" in visited.refusal

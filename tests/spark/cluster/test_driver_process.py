@@ -5,7 +5,7 @@ from moorage_testing.jobs import wait_until
 
 from moorage_state.snapshots import Run, SavepointStore
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(300)]
 
 
 def test_a_savepoint_in_flight_does_not_hold_up_the_end_and_is_carried_on(home):

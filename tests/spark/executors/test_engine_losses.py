@@ -30,7 +30,7 @@ from tests.spark.placed_tasks import Placing
 from moorage.engine.placement import executors
 from moorage_state.server.group import ServerGroup
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(400)]
 
 
 class Moody(Sum):

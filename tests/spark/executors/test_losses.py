@@ -32,7 +32,7 @@ from moorage.engine.placement import AnchoredPlacement, LiveExecutor
 from moorage_api import StatefulSparkJob
 from moorage_state.server.client import StateClient
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 TOKEN = "secret"  # noqa: S105
 ENCRYPTED = {

@@ -20,7 +20,7 @@ from tests.spark.placed_tasks import (
 
 from moorage.engine.placement import executors
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 
 # --- what happens on the cluster ------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from moorage_testing.jobs import JobHome, kill_group, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(240)]
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "kafka"
 

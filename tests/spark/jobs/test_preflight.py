@@ -73,6 +73,7 @@ def test_a_job_that_could_start_passes_and_says_what_it_would_restore(home):
     assert not list(home.glob("moorage-preflight-*"))
 
 
+@pytest.mark.soak
 def test_state_of_an_operator_that_has_another_uid_now_is_refused_as_by_a_start(home):
     status, answer = tried(home)
     assert (status, answer["code"], answer["retryable"]) == (1, "restore_point_incompatible", False)

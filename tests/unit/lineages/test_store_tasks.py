@@ -535,11 +535,12 @@ def test_a_request_comes_through_as_it_is():
     assert json.loads(encode_request(request))["kind"] == "Delete"
 
 
-def test_connections_with_given_credentials_are_kept_in_a_bounded_number():
+def test_connections_with_given_credentials_are_kept_in_a_bounded_number(monkeypatch):
+    monkeypatch.setattr("moorage_state.stores.s3.calls._GIVEN_CONNECTIONS", 2)
     address = S3Address("moorage", endpoint="http://127.0.0.1:1", region="us-east-1")
     common = connection_to(address, S3Credentials("first", "s"))
-    for number in range(17):
+    for number in range(3):
         connection_to(address, S3Credentials(f"user-{number}", "s"))
-    newest = connection_to(address, S3Credentials("user-16", "s"))
-    assert connection_to(address, S3Credentials("user-16", "s")) is newest
+    newest = connection_to(address, S3Credentials("user-2", "s"))
+    assert connection_to(address, S3Credentials("user-2", "s")) is newest
     assert connection_to(address, S3Credentials("first", "s")) is not common
