@@ -48,6 +48,7 @@ def test_the_real_departures_are_all_there_at_the_time_their_clocks_showed(examp
     assert sorted(clock) == sorted(left.dep_time % 2400)
 
 
+@pytest.mark.soak
 def test_the_job_publishes_what_plain_pandas_computes(example, departures, tmp_path, monkeypatch):
     roots = [str(ROOT / name) for name in ("backends", "operator", "runtime")]
     monkeypatch.setenv("PYTHONPATH", ":".join(roots))
