@@ -87,41 +87,73 @@ class DetachedListState(_Detached, interfaces.ListState):
 class DetachedMapState(_Detached, interfaces.MapState):
     """A map whose values are the caller's own."""
 
-    __slots__ = ()
+    __slots__ = ("_late",)
 
     cell: "StoredMapState"
 
+    def __init__(self, cell: Any, codec: "StateCodec") -> None:
+        super().__init__(cell, codec)
+        self._late: dict[Any, Any] = {}
+
     def get(self, key: Any, default: Any = None) -> Any:
+        if key in self._late:
+            return self._late[key]
         raw = self.cell.get(key)
         return default if raw is None else self._decode(raw)
 
     def contains(self, key: Any) -> bool:
-        return self.cell.contains(key)
+        return key in self._late or self.cell.contains(key)
 
     def put(self, key: Any, value: Any) -> None:
+        self._late.pop(key, None)
         self.cell.put(key, self._encode(value))
+
+    def put_when_done(self, key: Any, value: Any) -> None:
+        """Put a value that the caller goes on to change: made bytes once the current key is done.
+
+        For who adds to a long value again and again; until then `get` gives this very object.
+        """
+        if not self._late:
+            self.cell.flush_with(self)
+        self._late[key] = value
 
     def put_all(self, entries: dict[Any, Any]) -> None:
         for key, value in entries.items():
             self.put(key, value)
 
     def remove(self, key: Any) -> None:
+        self._late.pop(key, None)
         self.cell.remove(key)
 
+    def clear(self) -> None:
+        self._late.clear()
+        self.cell.clear()
+
     def items(self) -> list[tuple[Any, Any]]:
+        self.flush()
         return [(key, self._decode(raw)) for key, raw in self.cell.items()]
 
     def keys(self) -> list[Any]:
+        self.flush()
         return self.cell.keys()
 
     def values(self) -> list[Any]:
+        self.flush()
         return list(map(self._decode, self.cell.values()))
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
+        self.flush()
         return ((key, self._decode(raw)) for key, raw in self.cell.entries())
 
     def is_empty(self) -> bool:
-        return self.cell.is_empty()
+        return not self._late and self.cell.is_empty()
+
+    def flush(self) -> None:
+        """Make bytes of what waits for it; the cell, which they touch, writes them."""
+        late, self._late = self._late, {}
+        for key, value in late.items():
+            self.cell.put(key, self._encode(value))
 
     def __iter__(self) -> Iterator[Any]:
+        self.flush()
         return iter(self.cell)

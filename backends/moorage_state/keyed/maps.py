@@ -153,6 +153,11 @@ class StoredMapState(interfaces.MapState):
         """Forget what was fetched for the chunk before."""
         self._scans = None
 
+    def flush_with(self, handle: Any) -> None:
+        """Have `handle` flushed when the current key is done; it may put entries here then."""
+        # Whoever is touched while the handles of a key are flushed is flushed after them.
+        self._store.touched.append(handle)
+
     def flush(self) -> None:
         """Write what changed in the current key's map."""
         store, rests, encode = self._store, self._rests, self._encode_key

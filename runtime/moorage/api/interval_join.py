@@ -5,7 +5,6 @@ is forgotten when the watermark says that none can come any more. Called by job 
 `KeyedStream.interval_join`.
 """
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +24,9 @@ from moorage.api.join_functions import (
     select_columns,
 )
 from moorage.api.misplaced import Unfinished
+from moorage.api.waiting_rows import WaitingRows
 from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
-from moorage_state.keyed import MapState
 
 if TYPE_CHECKING:
     from moorage.api.connected_streams import ConnectedStreams
@@ -82,48 +81,6 @@ class _Select(ProcessJoinFunction):
         return self._columns.join(left, right, ctx)
 
 
-class _Waiting:
-    """The rows of one side that wait, by their event time: in state, and in order for a key's turn.
-
-    All rows of a key in an epoch come one after the other, so what the first of them has read and
-    sorted is there for the others.
-    """
-
-    def __init__(self, state: MapState) -> None:
-        self._state = state
-        self.forget()
-
-    def forget(self) -> None:
-        """Another key has its turn."""
-        self._times: list[int] | None = None
-        self._rows: dict[int, list[Any]] = {}
-
-    def add(self, at: int, row: Any) -> None:
-        """Let a row wait."""
-        rows = [*self._state.get(at, ()), row]
-        self._state.put(at, rows)
-        if self._times is not None:
-            if at not in self._rows:
-                insort(self._times, at)
-            self._rows[at] = rows
-
-    def between(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
-        """The rows of these times and all between, with their times, in order."""
-        if self._times is None:
-            self._rows = dict(self._state.entries())
-            self._times = sorted(self._rows)
-        times = self._times
-        for at in times[bisect_left(times, first) : bisect_right(times, last)]:
-            for row in self._rows[at]:
-                yield at, row
-
-    def remove(self, at: int) -> None:
-        """Forget the rows of a time."""
-        self._state.remove(at)
-        if self._times is not None and self._rows.pop(at, None) is not None:
-            del self._times[bisect_left(self._times, at)]
-
-
 class IntervalJoinOperator(KeyedCoProcessFunction):
     """Keeps the rows of both streams for as long as others may come that belong to them.
 
@@ -150,7 +107,7 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
     def open(self, ctx: RuntimeContext) -> None:
         """Get the states: rows by their event time."""
         self._rows = [
-            _Waiting(ctx.get_map_state(MapStateDescriptor(name, "bigint", f"array<{kind}>")))
+            WaitingRows(ctx.get_map_state(MapStateDescriptor(name, "bigint", f"array<{kind}>")))
             for name, kind in zip((LEFT_ROWS, RIGHT_ROWS), self._types, strict=True)
         ]
         self._key: Any = None

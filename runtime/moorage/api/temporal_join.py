@@ -17,6 +17,7 @@ from moorage.api.functions import (
 )
 from moorage.api.join_functions import SELECT_OR_APPLY, JoinFunction, ddl_of, select_columns
 from moorage.api.misplaced import Unfinished
+from moorage.api.waiting_rows import Versions, WaitingRows
 from moorage_state.descriptors import MapStateDescriptor, ValueStateDescriptor
 from moorage_state.errors import UserError
 
@@ -88,8 +89,10 @@ class VersionedJoin(KeyedCoProcessFunction):
     def open(self, ctx: RuntimeContext) -> None:
         """Get the states: rows and versions by their event time."""
         row, version = self._types
-        self._rows = ctx.get_map_state(MapStateDescriptor(ROWS, "bigint", f"array<{row}>"))
-        self._versions = ctx.get_map_state(MapStateDescriptor(VERSIONS, "bigint", version))
+        rows = ctx.get_map_state(MapStateDescriptor(ROWS, "bigint", f"array<{row}>"))
+        versions = ctx.get_map_state(MapStateDescriptor(VERSIONS, "bigint", version))
+        self._rows, self._versions = WaitingRows(rows), Versions(versions)
+        self._key: Any = None
         self._function.open(ctx)
 
     def close(self) -> None:
@@ -99,6 +102,7 @@ class VersionedJoin(KeyedCoProcessFunction):
     def process_element1(self, row: Any, ctx: ProcessContext) -> None:
         """Keep a version; a late one counts for rows that are still to come."""
         at: Any = ctx.timestamp()
+        self._turn_of(ctx.key)
         self._versions.put(at, row)
         ctx.timer_service().register_event_time_timer(at)
 
@@ -112,7 +116,8 @@ class VersionedJoin(KeyedCoProcessFunction):
             else:
                 self.late_rows_dropped += 1
             return
-        self._rows.put(at, [*self._rows.get(at, ()), row])
+        self._turn_of(ctx.key)
+        self._rows.add(at, row)
         service.register_event_time_timer(at)
 
     def on_timer(self, timestamp: int, ctx: ProcessContext) -> Iterator[Any]:
@@ -120,15 +125,19 @@ class VersionedJoin(KeyedCoProcessFunction):
 
         Timers of a key come in the order of their times.
         """
-        known = sorted(at for at in self._versions.keys() if at <= timestamp)  # noqa: SIM118 - no dict
-        for at in known[:-1]:
-            self._versions.remove(at)
-        rows = self._rows.get(timestamp, ())
-        version = self._versions.get(known[-1]) if known and rows else None
-        self._rows.remove(timestamp)
+        self._turn_of(ctx.key)
+        began = self._versions.forget_before(timestamp)
+        rows = self._rows.take(timestamp)
+        version = self._versions.get(began) if began is not None and rows else None
         if version is not None or self._outer:
             for row in rows:
                 yield from self._function.join(row, version, ctx) or ()
+
+    def _turn_of(self, key: Any) -> None:
+        if key != self._key:
+            self._key = key
+            self._rows.forget()
+            self._versions.forget()
 
 
 class TemporalJoin(Unfinished):

@@ -118,6 +118,19 @@ def test_a_function_gets_pairs_with_their_times_in_their_order():
     assert found["far"] == [(1,), (1,)]
 
 
+def test_very_many_rows_of_one_time_are_written_once_each():
+    def joined(left, right):
+        return left.interval_join(right).between("0s", "30ms").select(uid="j", n="left.n")
+
+    second = SecondStream(RIGHT, "id", "at")
+    with KeyedHarness(joined, LEFT, "user", event_time="at", second=second) as join:
+        # Were each written with all before it, this would take minutes.
+        join.process(*[("a", n, 100) for n in range(8_000)])
+        join.process(("a", -1, 100))
+        found = join.process(second=[("a", 0, 110)])
+    assert [row.n for row in found] == [*range(8_000), -1]
+
+
 def test_rows_are_forgotten_when_nothing_can_belong_to_them_any_more():
     def joined(left, right):
         return left.interval_join(right).between("-10ms", "30ms").select(uid="j", n="left.n")

@@ -3,7 +3,7 @@
 import datetime
 import decimal
 from datetime import UTC
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -35,6 +35,50 @@ def store(fake_range):
 
 def prefixes(*keys):
     return [key_prefix(7, key) for key in keys]
+
+
+@pytest.mark.parametrize("between", ["nothing", "a read of all", "a look before", "another put"])
+def test_a_value_that_is_put_when_its_key_is_done_is_made_bytes_once(
+    fake_range, store, at_key, between
+):
+    made = []
+    words: Any = store.map_state(MapStateDescriptor("words", "bigint", "array<string>"))
+    encode = words._encode
+    words._encode = lambda value: made.append(len(value)) or encode(value)
+    at_key(store)
+    if between == "a look before":
+        assert words.get(1) is None
+    mine = []
+    for n in range(100):
+        mine.append(str(n))
+        words.put_when_done(1, mine)
+    assert (words.get(1), words.contains(1), words.is_empty()) == (mine, True, False)
+    if between == "a read of all":
+        assert words.keys() == [1]
+    if between == "another put":
+        words.put(1, ["other"])
+    store.finish()
+    fake_range.commit()
+    assert len(made) == 1
+    after: Any = KeyedStateStore(fake_range, 2, store.schemas).map_state(
+        MapStateDescriptor("words", "bigint", "array<string>")
+    )
+    at_key(after.cell._store)
+    assert after.items() == [(1, ["other"] if between == "another put" else mine)]
+
+
+@pytest.mark.parametrize("how", ["remove", "clear"])
+def test_a_value_that_waits_for_its_key_to_be_done_can_be_taken_back(
+    fake_range, store, at_key, how
+):
+    words: Any = store.map_state(MapStateDescriptor("words", "bigint", "array<string>"))
+    at_key(store)
+    words.put_when_done(1, ["a"])
+    words.remove(1) if how == "remove" else words.clear()
+    assert words.is_empty()
+    store.finish()
+    fake_range.commit()
+    assert fake_range.entries == {}
 
 
 # -- how often a range is asked ---------------------------------------------------------------

@@ -1,0 +1,100 @@
+"""Rows of a key that wait in state by their event time, in order for as long as it has its turn.
+
+All rows and timers of a key in an epoch come one after the other, so what the first of them has
+read and sorted is there for the others. Called by the joins that keep rows.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from typing import Any
+
+
+class WaitingRows:
+    """Rows by event time; several may have the same.
+
+    Args:
+        state: handle of a map of lists of rows by their time.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self.forget()
+
+    def forget(self) -> None:
+        """Another key has its turn."""
+        self._times: list[int] | None = None
+        self._rows: dict[int, list[Any]] = {}
+
+    def add(self, at: int, row: Any) -> None:
+        """Let a row wait."""
+        known = self._times is not None
+        rows = self._rows.get(at) if known else self._state.get(at)
+        if rows is None:
+            rows = []
+            if self._times is not None:
+                insort(self._times, at)
+                self._rows[at] = rows
+        rows.append(row)
+        # Not `put`: rows of one time, such as a day, may be many, and each would write all of them.
+        self._state.put_when_done(at, rows)
+
+    def between(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
+        """The rows of these times and all between, with their times, in order."""
+        if self._times is None:
+            self._rows = dict(self._state.entries())
+            self._times = sorted(self._rows)
+        times = self._times
+        for at in times[bisect_left(times, first) : bisect_right(times, last)]:
+            for row in self._rows[at]:
+                yield at, row
+
+    def take(self, at: int) -> list[Any]:
+        """The rows of a time, which are forgotten."""
+        rows: list[Any] = self._state.get(at) or []
+        self.remove(at)
+        return rows
+
+    def remove(self, at: int) -> None:
+        """Forget the rows of a time."""
+        self._state.remove(at)
+        if self._times is not None and self._rows.pop(at, None) is not None:
+            del self._times[bisect_left(self._times, at)]
+
+
+class Versions:
+    """Versions of something by the time from which each holds; the last one of a time counts.
+
+    Args:
+        state: handle of a map of versions by their time.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self.forget()
+
+    def forget(self) -> None:
+        """Another key has its turn."""
+        self._times: list[int] | None = None
+
+    def put(self, at: int, version: Any) -> None:
+        """Keep a version."""
+        self._state.put(at, version)
+        times = self._times
+        if times is not None and times[(place := bisect_left(times, at)) : place + 1] != [at]:
+            times.insert(place, at)
+
+    def forget_before(self, at: int) -> int | None:
+        """When the version began that holds at this time, if there is one; those before it go."""
+        if self._times is None:
+            self._times = sorted(self._state.keys())
+        older = bisect_right(self._times, at) - 1
+        if older < 0:
+            return None
+        for gone in self._times[:older]:
+            self._state.remove(gone)
+        del self._times[:older]
+        return self._times[0]
+
+    def get(self, at: int) -> Any:
+        """The version that began then."""
+        return self._state.get(at)
