@@ -6,7 +6,7 @@ and each read makes another object of the bytes. The handles here stand before t
 """
 # ruff: noqa: D102  `interfaces` documents the methods
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from moorage_state.keyed import interfaces
@@ -32,24 +32,52 @@ class _Detached(OverCell):
 class DetachedValueState(_Detached, interfaces.ValueState):
     """A value; also the cell of a reducing or aggregating state."""
 
-    __slots__ = ()
+    __slots__ = ("_late",)
 
     cell: "StoredValueState"
 
+    def __init__(self, cell: Any, codec: "StateCodec") -> None:
+        super().__init__(cell, codec)
+        self._late: Callable[[], Any] | None = None
+
     def value(self) -> Any:
+        self.flush()
         raw = self.cell.value()
         return None if raw is None else self._decode(raw)
 
     def live(self) -> Any:
         """The value as further values are added to it: never one that has expired."""
+        self.flush()
         raw = self.cell.live()
         return None if raw is None else self._decode(raw)
 
     def update(self, value: Any) -> None:
+        self._late = None
         self.cell.update(None if value is None else self._encode(value))
+
+    def update_when_done(self, make: Callable[[], Any]) -> None:
+        """Update to what `make` gives, which is asked for it once the current key is done.
+
+        For who keeps a long value by itself, and changes it again and again.
+        """
+        if self._late is None:
+            self.cell.flush_with(self)
+        self._late = make
+
+    def clear(self) -> None:
+        self._late = None
+        self.cell.clear()
+
+    def flush(self) -> None:
+        """Take what waits for the key to be done; the cell, which that touches, writes it."""
+        make, self._late = self._late, None
+        if make is not None:
+            self.update(make())
 
     def take_over(self, other: "DetachedValueState") -> None:
         """Make the value of `other` this one's, as old as it is."""
+        self.flush()
+        other.flush()
         self.cell.take_over(other.cell)
 
     def give(self, raw: bytes | None) -> None:

@@ -125,6 +125,11 @@ class StoredValueState(interfaces.ValueState):
         """Take what is stored for the current key, which was fetched with others."""
         self._raws = {self._store.index: raw}
 
+    def flush_with(self, handle: Any) -> None:
+        """Have `handle` flushed when the current key is done; it may update this one then."""
+        # Whoever is touched while the handles of a key are flushed is flushed after them.
+        self._store.touched.append(handle)
+
     def flush(self) -> None:
         """Write the current key's value if it changed."""
         self._loaded = self._as_given = False

@@ -4,6 +4,8 @@ Does what `window_operator` does one row at a time, over the same state, for the
 `Tumbling`, `Sliding`, `Session` and `Count` with their own triggers.
 """
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -241,12 +243,14 @@ class _Sessions:
         self.fired: list[tuple[int, TimeWindow, tuple[int, ...]]] = []
         self.before: dict[int, list[TimeWindow]] = {}
         self.known: list[dict[TimeWindow, _Session]] = []
+        self._in_order: list[list[TimeWindow]] = []
         for index, windows in enumerate(map(_window_set, sets)):
             mine: dict[TimeWindow, _Session] = {}
             for window, home in windows.items():
                 self.stored.append((index, home))
                 mine[window] = _Session(home, (-len(self.stored),))
             self.known.append(mine)
+            self._in_order.append(sorted(mine))
 
     def add(self, index: int, window: TimeWindow, part: int, *, late: bool, lost: bool) -> bool:
         """Add rows that share a session, which may join others; False: it is gone already.
@@ -255,8 +259,13 @@ class _Sessions:
             late: it is one row that came when a session of it alone would be over.
             lost: and gone.
         """
-        known = self.known[index]
-        met = sorted(w for w in known if w.start <= window.end and window.start <= w.end)
+        known, in_order = self.known[index], self._in_order[index]
+        # None lies in another, so they end in the order in which they begin.
+        until = bisect_left(in_order, (window.end + 1,))
+        first = until
+        while first and in_order[first - 1].end >= window.start:
+            first -= 1
+        met = in_order[first:until]
         if not met and lost:
             return False
         self.before.setdefault(index, list(known))
@@ -270,6 +279,7 @@ class _Sessions:
             session = _Session(joined[0].home, (*parts, part))
             self.gone += [(index, one.home) for one in joined[1:] if one.parts[0] < 0]
         known[whole] = session
+        in_order[first:until] = [whole]
         if late and self._over(whole.end - 1):
             self.fired.append((index, whole, session.parts))
         return True
@@ -398,12 +408,14 @@ class SessionWindows(_Columns):
         positions = np.unique(timers.key_index)
         sets = ctx.get_values(self._set, positions).to_pylist()
         known = dict(zip(positions.tolist(), map(_window_set, sets), strict=True))
+        due = self._by_times(known)
         ended: list[tuple[int, TimeWindow, TimeWindow]] = []
         gone: list[_Place] = []
         changed: dict[int, Any] = {}
         for key, at in zip(timers.key_index.tolist(), timers.times.tolist(), strict=True):
-            for window, home in sorted(known[key].items()):
+            for window in due[key, at]:
                 end, over = self._times_of(window)
+                home = known[key][window]
                 if at == end:
                     ended.append((key, window, home))
                 if at == over:
@@ -421,6 +433,17 @@ class SessionWindows(_Columns):
             self._put_cells(gone, pa.nulls(len(gone), self._columns.type), ctx)
             column = _set_column([changed[key] for key in sorted(changed)])
             ctx.put_values(self._set, column, sorted(changed))
+
+    def _by_times(
+        self, known: Mapping[int, Iterable[TimeWindow]]
+    ) -> dict[tuple[int, int], list[TimeWindow]]:
+        """The windows of each key by when they end, and are gone."""
+        found: dict[tuple[int, int], list[TimeWindow]] = defaultdict(list)
+        for key, windows in known.items():
+            for window in windows:
+                for at in {*self._times_of(window)}:
+                    found[key, at].append(window)
+        return found
 
     def _keep_sets(
         self, changed: Iterable[int], known: Sequence[dict[TimeWindow, _Session]], ctx: BatchContext

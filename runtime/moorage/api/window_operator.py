@@ -9,7 +9,9 @@ formats.
 """
 
 import datetime
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from moorage.api.aggregates import Aggregates
@@ -22,6 +24,7 @@ from moorage.api.functions import (
 from moorage.api.windows import (
     LAST_TIME,
     MAX_TIME,
+    Early,
     ProcessWindowFunction,
     TimeWindow,
     TriggerResult,
@@ -50,6 +53,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 _FIRST = (datetime.datetime.min.replace(tzinfo=datetime.UTC) - _EPOCH) // _MILLISECOND
 _LAST = (datetime.datetime.max.replace(tzinfo=datetime.UTC) - _EPOCH) // _MILLISECOND
+_END = attrgetter("end")
 _EVENT, _PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
 
 
@@ -151,20 +155,59 @@ class _Turn:
 class _WindowSet:
     """The windows that the current key has, each with the window whose state it goes by.
 
-    Windows that merge go on with the state of the first of them: only that of others moves.
+    Windows that merge go on with the state of the first of them: only that of others moves. What
+    the first row or timer of a key's turn has read is there for the others.
     """
 
     def __init__(self, state: Any) -> None:
         self._state = state
+        self._key: Any = None
+        self._homes: dict[TimeWindow, TimeWindow] = {}
+        # None lies in another, and others have one size: they end in the order in which they begin.
+        self._in_order: list[TimeWindow] = []
 
-    def load(self) -> dict[TimeWindow, TimeWindow]:
-        """The windows, earliest first."""
+    def turn_of(self, key: Any) -> None:
+        """Which key is the current one."""
+        if key == self._key:
+            return
         stored = self._state.value() or ()
-        return {TimeWindow(*one[:2]): TimeWindow(*one[2:]) for one in stored}
+        self._homes = {TimeWindow(*one[:2]): TimeWindow(*one[2:]) for one in stored}
+        self._in_order = list(self._homes)
+        self._key = key
 
-    def store(self, windows: dict[TimeWindow, TimeWindow]) -> None:
-        """Replace all of them."""
-        self._state.update([(*w, *windows[w]) for w in sorted(windows)] or None)
+    def __contains__(self, window: TimeWindow) -> bool:
+        return window in self._homes
+
+    def all(self) -> dict[TimeWindow, TimeWindow]:
+        """The windows, earliest first, as they are now."""
+        return {window: self._homes[window] for window in self._in_order}
+
+    def met_by(self, window: TimeWindow) -> list[TimeWindow]:
+        """Those with which it becomes one, earliest first."""
+        until = bisect_left(self._in_order, (window.end + 1,))
+        first = bisect_left(self._in_order, window.start, key=_END)
+        return self._in_order[first:until]
+
+    def ending_at(self, end: int) -> dict[TimeWindow, TimeWindow]:
+        """Those that end then."""
+        first = bisect_left(self._in_order, end, key=_END)
+        until = bisect_left(self._in_order, end + 1, key=_END)
+        return {window: self._homes[window] for window in self._in_order[first:until]}
+
+    def add(self, window: TimeWindow, home: TimeWindow) -> None:
+        """There is another one."""
+        insort(self._in_order, window)
+        self._homes[window] = home
+        self._state.update_when_done(self._stored)
+
+    def remove(self, window: TimeWindow) -> TimeWindow:
+        """One is gone, or has become another; gives the one whose state it went by."""
+        del self._in_order[bisect_left(self._in_order, window)]
+        self._state.update_when_done(self._stored)
+        return self._homes.pop(window)
+
+    def _stored(self) -> list[tuple[int, ...]] | None:
+        return [(*window, *self._homes[window]) for window in self._in_order] or None
 
 
 class WindowOperator(KeyedProcessFunction):
@@ -232,49 +275,47 @@ class WindowOperator(KeyedProcessFunction):
         contents.add(row)
         turn = self._turn(home, ctx)
         if self._set is not None and not self._assigner.merges:
-            self._remember(window)
+            self._remember(window, ctx.key)
         result = self._trigger.on_element(window, turn)
         yield from self._carried_out(result, window, contents, ctx)
         if self._domain is not None and (gone := self._gone_at(window)) < MAX_TIME:
             turn.register(gone, self._domain)
 
-    def _remember(self, window: TimeWindow) -> None:
-        known = self._set.load()
-        if window not in known:
-            self._set.store(known | {window: window})
+    def _remember(self, window: TimeWindow, key: Any) -> None:
+        self._set.turn_of(key)
+        if window not in self._set:
+            self._set.add(window, window)
 
     def _merged(
         self, window: TimeWindow, ctx: ProcessContext
     ) -> tuple[TimeWindow, TimeWindow] | None:
         """The window that a new one becomes one with, and whose state it has; None if late."""
-        known = self._set.load()
-        met = [w for w in known if w.start <= window.end and window.start <= w.end]
+        self._set.turn_of(ctx.key)
+        met = self._set.met_by(window)
         if not met:
             if self._is_late(window, ctx.timer_service().current_watermark()):
                 return None
-            self._set.store(known | {window: window})
+            self._set.add(window, window)
             return window, window
         starts, ends = zip(*met, strict=True)
         whole = TimeWindow(min(window.start, *starts), max(window.end, *ends))
-        home = known[met[0]]
-        if met != [whole]:
-            others = [known[w] for w in met[1:]]
-            left = {w: s for w, s in known.items() if w not in met} | {whole: home}
-            self._set.store(left)
-            self._forget_timers(met, left, ctx.timer_service())
-            if others:
-                self._contents.merge_namespaces(home, others)
-                if self._counts is not None:
-                    self._counts.merge_namespaces(home, others)
-            self._trigger.on_merge(whole, self._turn(home, ctx))
+        if met == [whole]:
+            return whole, self._set.ending_at(whole.end)[whole]
+        home, *others = [self._set.remove(one) for one in met]
+        self._set.add(whole, home)
+        self._forget_timers(met, ctx.timer_service())
+        if others:
+            self._contents.merge_namespaces(home, others)
+            if self._counts is not None:
+                self._counts.merge_namespaces(home, others)
+        self._trigger.on_merge(whole, self._turn(home, ctx))
         return whole, home
 
-    def _forget_timers(
-        self, gone: Iterable[TimeWindow], left: Iterable[TimeWindow], service: TimerService
-    ) -> None:
-        needed = {time for w in left for time in (w.max_timestamp, self._gone_at(w))}
+    def _forget_timers(self, gone: Iterable[TimeWindow], service: TimerService) -> None:
         for window in gone:
-            for time in {window.max_timestamp, self._gone_at(window)} - needed:
+            for time in {window.max_timestamp, self._gone_at(window)}:
+                if self._ending(time):
+                    continue
                 if self._domain is _EVENT:
                     service.delete_event_time_timer(time)
                 else:
@@ -285,7 +326,11 @@ class WindowOperator(KeyedProcessFunction):
     def on_timer(self, timestamp: int, ctx: ProcessContext) -> Iterator[Any]:
         """Results of windows that end, or whose trigger wakes; windows that are over are gone."""
         domain: Any = ctx.time_domain()
-        known = self._set.load() if self._set is not None else self._ending(timestamp)
+        if self._set is not None:
+            self._set.turn_of(ctx.key)
+        # Of a trigger that sets timers of its own any window may have set this one.
+        own = self._trigger.wakes and not (type(self._trigger) is Early and domain is _EVENT)
+        known = self._set.all() if own else self._ending(timestamp)
         for window, home in known.items():
             contents = self._contents.set_current_namespace(home)
             turn = self._turn(home, ctx)
@@ -296,11 +341,14 @@ class WindowOperator(KeyedProcessFunction):
                 if self._counts is not None:
                     self._counts.set_current_namespace(home).clear()
                 if self._set is not None:
-                    self._set.store({w: s for w, s in self._set.load().items() if w != window})
+                    self._set.remove(window)
 
     def _ending(self, timestamp: int) -> dict[TimeWindow, TimeWindow]:
-        """The windows that may end then, or be gone then."""
+        """The windows that end then, or are gone then; of those that are not kept, that may."""
         ends = (timestamp + 1 - self._lateness, timestamp + 1)
+        known: _WindowSet | None = self._set
+        if known is not None:
+            return known.ending_at(ends[0]) | known.ending_at(ends[1])
         found = [self._assigner.ending_at(end) for end in ends]
         return {window: window for window in found if window is not None}
 

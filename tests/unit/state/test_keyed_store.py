@@ -44,7 +44,12 @@ def test_a_value_that_is_put_when_its_key_is_done_is_made_bytes_once(
     made = []
     words: Any = store.map_state(MapStateDescriptor("words", "bigint", "array<string>"))
     encode = words._encode
-    words._encode = lambda value: made.append(len(value)) or encode(value)
+
+    def counting(value):
+        made.append(value)
+        return encode(value)
+
+    words._encode = counting
     at_key(store)
     if between == "a look before":
         assert words.get(1) is None
