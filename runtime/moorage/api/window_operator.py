@@ -330,7 +330,7 @@ class WindowOperator(KeyedProcessFunction):
             self._set.turn_of(ctx.key)
         # Of a trigger that sets timers of its own any window may have set this one.
         own = self._trigger.wakes and not (type(self._trigger) is Early and domain is _EVENT)
-        known = self._set.all() if own else self._ending(timestamp)
+        known = self._ending(timestamp) | (self._set.all() if own else {})
         for window, home in known.items():
             contents = self._contents.set_current_namespace(home)
             turn = self._turn(home, ctx)
@@ -340,17 +340,20 @@ class WindowOperator(KeyedProcessFunction):
                 contents.clear()
                 if self._counts is not None:
                     self._counts.set_current_namespace(home).clear()
-                if self._set is not None:
+                if self._set is not None and window in self._set:
                     self._set.remove(window)
 
     def _ending(self, timestamp: int) -> dict[TimeWindow, TimeWindow]:
         """The windows that end then, or are gone then; of those that are not kept, that may."""
         ends = (timestamp + 1 - self._lateness, timestamp + 1)
-        known: _WindowSet | None = self._set
-        if known is not None:
-            return known.ending_at(ends[0]) | known.ending_at(ends[1])
-        found = [self._assigner.ending_at(end) for end in ends]
-        return {window: window for window in found if window is not None}
+        known: dict[TimeWindow, TimeWindow] = {}
+        if self._set is not None:
+            known = self._set.ending_at(ends[0]) | self._set.ending_at(ends[1])
+        if not self._assigner.merges:
+            # Those, too, that are in no set: they are from before the trigger was one that wakes.
+            found = [self._assigner.ending_at(end) for end in ends]
+            known |= {window: window for window in found if window is not None}
+        return known
 
     # -- both ----------------------------------------------------------------------------------
 
