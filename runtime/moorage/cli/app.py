@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 import moorage
 from moorage.cli.checks import checked_job, undecided_options
@@ -50,9 +51,36 @@ _SAME_SECONDS = 1.0
 """Two signals so close are one: `timeout` signals us and then our group, a shell and the kernel
 both tell of a closed terminal, and service managers send SIGTERM and SIGHUP together."""
 
+_RESTORE = "moorage run JOB.yaml --restore NAME (on a cluster: kubectl moorage restore JOB NAME)"
+_STOP = (
+    "Ctrl-C in its terminal, or moorage savepoint JOB.yaml NAME --stop (on a cluster: kubectl "
+    "moorage suspend JOB)"
+)
+_SNAPSHOTS = "moorage snapshots ls JOB.yaml (on a cluster: kubectl moorage history JOB)"
+_OTHERWISE = {
+    **dict.fromkeys(("checkpoints", "history", "savepoints"), _SNAPSHOTS),
+    **dict.fromkeys(("new", "create"), "moorage init DIR"),
+    **dict.fromkeys(("restart", "resume", "start", "submit"), "moorage run JOB.yaml"),
+    **dict.fromkeys(("jobs", "list", "ls", "ps"), "moorage status"),
+    **dict.fromkeys(("cancel", "stop", "suspend"), _STOP),
+    "restore": _RESTORE,
+}
+"""Names that people bring along, and what does that here."""
+
+
+class _Commands(TyperGroup):
+    """The commands, and what to say of names that people bring along."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in _OTHERWISE:
+            ctx.fail(f"No such command {args[0]!r}: {_OTHERWISE[args[0]]}")
+        return super().resolve_command(ctx, args)
+
+
 # Locals in a traceback could be credentials, so typer's own are switched off.
 app = typer.Typer(
     name="moorage",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,

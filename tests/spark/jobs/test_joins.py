@@ -1,7 +1,9 @@
 """A job of joins that is killed, and goes on with another number of subtasks."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -22,10 +24,17 @@ def bring(folder: Path, rows: list[dict[str, int]]) -> None:
     half.rename(folder / f"{len(list(folder.iterdir()))}.json")
 
 
-def rows(home: JobHome, name: str) -> list[tuple[int, ...]]:
+def rows(home: JobHome, name: str) -> list[tuple[Any, ...]]:
     folder = home.path / name
     table = pq.read_table(folder).to_pylist() if folder.exists() else []
     return sorted(tuple(row.values()) for row in table)
+
+
+def ends(*times: int) -> list[datetime]:
+    """The ends of the windows of 20 ms, one each 10 ms, that hold all these times."""
+    holding = range(10, 100, 10)
+    found = [end for end in holding if all(end - 20 <= time < end for time in times)]
+    return [datetime.fromtimestamp((1_000 + end) / 1000, UTC) for end in found]
 
 
 def test_what_was_waiting_is_joined_once_after_a_kill_with_another_number_of_subtasks(tmp_path):
@@ -43,6 +52,9 @@ def test_what_was_waiting_is_joined_once_after_a_kill_with_another_number_of_sub
         home.run()
         assert rows(home, "paid") == [(k, 100 * k, k, 1_010 + k) for k in KEYS]
         assert rows(home, "both") == [(k, k, 100 * k) for k in KEYS]
+        pairs = [(k, 100 * k, k, end) for k in KEYS for at in (10, 11) for end in ends(k, k + at)]
+        assert rows(home, "by-column") == rows(home, "by-row") == sorted(pairs)
+        assert len(pairs) > len(KEYS)
         operators = newest_manifest(home.checkpoints).operators
         assert {one.parallelism for one in operators.values()} == {3}
     finally:

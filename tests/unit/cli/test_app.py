@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
-from moorage.cli.app import run_session
+from moorage.cli.app import _OTHERWISE, app, run_session
 from moorage.cli.progress import PlainDisplay
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.driver.views import CheckpointView, OddRows
@@ -268,3 +269,25 @@ def test_a_checkpoint_is_named_in_the_summary(moorage, job_file):
     at_once = RunResult(RunOutcome.STOPPED, 0, 0, 2.0)
     _, out, _ = moorage("run", job_file, runner=Recorder(at_once))
     assert "no checkpoint in file://./state; the same command begins with the start" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("history", "moorage snapshots ls JOB.yaml (on a cluster: kubectl moorage history JOB)"),
+        ("restore", "moorage run JOB.yaml --restore NAME"),
+        ("start", "moorage run JOB.yaml"),
+        ("stop", "moorage savepoint JOB.yaml NAME --stop"),
+        ("ps", "moorage status"),
+        ("staus", "Did you mean 'status'"),
+    ],
+)
+def test_a_command_that_is_not_there_is_told_what_to_call(moorage, monkeypatch, name, said):
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+    status, out, err = moorage(name)
+    assert (status, out) == (2, "")
+    assert said in " ".join(err.replace("│", " ").split())
+
+
+def test_no_name_of_another_command_hides_one_of_ours():
+    assert not set(_OTHERWISE) & set(get_command(app).commands)
