@@ -274,8 +274,11 @@ def savepoint(
     settings.savepoint_url(name)
     request = SavepointRequest(name, "native" if native else "canonical", stop)
     door = control_path(settings.checkpoint_dir)
-    epoch = ask_for_status(door, timeout).epoch + 1
-    _complain(f"savepoint {name}: taken between two epochs; waiting for epoch {epoch} to end")
+    now = ask_for_status(door, timeout)
+    awaited = (
+        f"epoch {now.epoch + 1} to end" if now.phase == "running" else f"the end of {now.phase}"
+    )
+    _complain(f"savepoint {name}: taken between two epochs; waiting for {awaited}")
     view = ask_for_savepoint(door, request, timeout)
     typer.echo(view.url)
     _complain(

@@ -110,7 +110,7 @@ class Reporter:
         if view != self.progress.executors:
             self._publish(executors=view)
 
-    def phase(self, phase: str, message: str = "") -> None:
+    def phase(self, phase: str, message: str = "", *, restoring_from: str | None = None) -> None:
         """Something else is going on now; the rate is counted from when the stream begins."""
         now = self._clock()
         more: dict[str, object] = {}
@@ -124,9 +124,9 @@ class Reporter:
         if phase == "rewinding":
             more["rewinds"] = self.progress.rewinds + 1
         if phase != self.progress.phase:
-            more |= {"in_epoch": False, "epoch_began": None, "restoring_from": None}
+            more |= {"in_epoch": False, "epoch_began": None}
             more |= {"tasks": 0, "moves": self.progress.moves + 1}
-        self._publish(phase=phase, message=message, **more)
+        self._publish(phase=phase, message=message, restoring_from=restoring_from, **more)
 
     def message(self, text: str) -> None:
         """Something a person should read."""
@@ -139,8 +139,7 @@ class Reporter:
 
     def restoring(self, path: str | None) -> None:
         """This is what the run is about to begin from."""
-        self.phase("restoring")
-        self._publish(restoring_from=path)
+        self.phase("restoring", restoring_from=path)
 
     def restored(
         self, path: str | None, manifest: SnapshotRoot | None, *, own: bool = True

@@ -10,11 +10,13 @@ import pytest
 from moorage_testing.jobs import JobHome, kill_group, wait_until
 from moorage_testing.oracle import newest_manifest
 
-# Without Spark the suite does the same by tests/unit/engine; this is half a minute of its time.
-pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(300)]
+# Without Spark the suite does the same by tests/unit/engine; this is half a minute of its time, and
+# ten of them on a busy machine.
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1500)]
 
 JOB = Path(__file__).with_name("joins_job.py")
 KEYS = range(30)
+PATIENCE_SECONDS = 400
 
 
 def bring(folder: Path, rows: list[dict[str, int]]) -> None:
@@ -44,7 +46,9 @@ def test_what_was_waiting_is_joined_once_after_a_kill_with_another_number_of_sub
             bring(home.path / name, [])
         bring(home.path / "orders", [{"id": k, "amount": k, "at": 1_000 + k} for k in KEYS])
         first = home.start()
-        wait_until(lambda: len(rows(home, "seen")) == len(KEYS), 120, "orders in a checkpoint")
+        wait_until(
+            lambda: len(rows(home, "seen")) == len(KEYS), PATIENCE_SECONDS, "orders in a checkpoint"
+        )
         kill_group(first)
         home.write_manifest(JOB, scaling={"parallelism": 3})
         paid = [{"order": k, "paid": k, "at": 1_000 + k + by} for k in KEYS for by in (10, 11)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
+from typer.main import get_group
 
 from moorage.cli.app import _OTHERWISE, app, run_session
 from moorage.cli.progress import PlainDisplay
@@ -290,4 +290,4 @@ def test_a_command_that_is_not_there_is_told_what_to_call(moorage, monkeypatch, 
 
 
 def test_no_name_of_another_command_hides_one_of_ours():
-    assert not set(_OTHERWISE) & set(get_command(app).commands)
+    assert not set(_OTHERWISE) & set(get_group(app).commands)

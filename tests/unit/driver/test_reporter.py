@@ -56,9 +56,10 @@ def test_what_clocks_are_corrected_by_every_day_is_not_worth_a_word(
 
 
 def test_what_is_restored_and_the_epoch_under_way_are_told_while_they_last(
-    reporter: Reporter,
+    reporter: Reporter, heard: list[JobProgress]
 ) -> None:
     reporter.restoring("chk-2")
+    assert [one.restoring_from for one in heard] == ["chk-2"], "never a phase that restores nothing"
     assert (reporter.progress.phase, reporter.progress.restoring_from) == ("restoring", "chk-2")
     assert reporter.progress.restored_from is None, "nothing is restored yet"
     reporter.phase("running")
