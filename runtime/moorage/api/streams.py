@@ -4,6 +4,7 @@ Called by user code, which begins with a `StreamEnvironment`; each call adds to 
 reads no data and starts nothing.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -558,9 +559,16 @@ class StreamEnvironment:
         self._uids.add(uid)
 
     def claim_directory(self, uid: str, sink: Sink) -> None:
-        """Refuse a file sink on the directory of another."""
+        """Refuse a file sink on the directory of another, or of an input."""
         if not isinstance(sink, FileSink):
             return
+        for source in self.graph.inputs:
+            if source.files is not None and _same_folder(source.files, sink):
+                raise UserError(
+                    f"a sink writes where an input of the job reads, which would read it again and "
+                    f"again; give it a directory of its own: uids={[source.uid, uid]} "
+                    f"path={sink.path}"
+                )
         for node in self.graph.sinks:
             # Each would take back what the other published.
             if isinstance(node.sink, FileSink) and node.sink.path == sink.path:
@@ -613,6 +621,12 @@ class StreamEnvironment:
             return options
         # Spark limits files by number or bytes, not by rows: as many as about hold the records.
         return {**options, "maxBytesPerTrigger": self._max_records * _BYTES_PER_RECORD}
+
+
+def _same_folder(files: str, sink: FileSink) -> bool:
+    """Whether files that Spark reads lie where the sink puts its own."""
+    local = files.removeprefix("file://")
+    return os.path.normpath(local) == sink.path or files.rstrip("/") == sink.reader_url
 
 
 def _missing_connector(source: str, error: Exception) -> str:

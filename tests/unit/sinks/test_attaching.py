@@ -40,6 +40,22 @@ def test_two_sinks_cannot_share_a_directory_however_it_is_spelled(stream, second
         stream.sink_to(FileSink(second), uid="b")
 
 
+@pytest.mark.parametrize(
+    ("reads", "writes"),
+    [
+        ("/job/out", "out"),
+        ("/job/out/", "file:///job/out"),
+        ("file:///job/out", "./x/../out"),
+        ("s3a://bucket/out/", "s3://bucket/out"),
+    ],
+)
+def test_a_sink_does_not_write_where_the_job_reads(env, reads, writes):
+    stream = env.from_spark("in", SimpleNamespace(isStreaming=True, schema=ROWS), files=reads)
+    stream.sink_to(FileSink("elsewhere"), uid="other")
+    with pytest.raises(UserError, match=r"where an input of the job reads.*uids=\['in', 'out'\]"):
+        stream.sink_to(FileSink(writes), uid="out")
+
+
 def test_partitions_that_the_stream_does_not_have_are_refused_at_once(stream):
     with pytest.raises(UserError, match=r"partition_by=\['day'\] columns=\['user', 'n'\]"):
         stream.sink_to(FileSink("out", partition_by=["day"]), uid="out")
