@@ -128,6 +128,10 @@ class Actor:
         """Ids of the newest store tasks that were begun for an object in this process's life."""
         return frozenset(self._store_tasks.get(uid, ()))
 
+    def forget_store_tasks(self, uid: str) -> None:
+        """Nothing waits for what came of them any more."""
+        self._store_tasks.pop(uid, None)
+
     def forget(self, uid: str) -> None:
         """The object is gone."""
         self._store_tasks.pop(uid, None)

@@ -346,11 +346,25 @@ class Reconciler:
             self._show_own(body, memory)
             # Figures are in it before anything is decided: with them written, the same follows.
             world = replace(world, status=plan.status)
+        world, plan = self._without_store_tasks(world, plan, memory)
         self._metrics.job_seen(body, plan.status)
         self._see_to_ended(world)
         memory.seen = body["metadata"]["resourceVersion"]
         memory.rest = rest_of(world, plan)
         return Pass(changed=False, again_after=plan.again_after)
+
+    def _without_store_tasks(
+        self, world: JobWorld, plan: Plan, memory: Memory
+    ) -> tuple[JobWorld, Plan]:
+        """Ask no more for store tasks that a decision to do nothing does not depend on."""
+        if not world.store_tasks or world.status.leaving:
+            return world, plan
+        bare = replace(world, store_tasks={})
+        same = self._decide_job(bare)
+        if same.status != world.status or not self._is_done(same, memory):
+            return world, plan
+        self._actor.forget_store_tasks(memory.uid)
+        return bare, same
 
     async def _look_at_snapshot(self, body: Object, memory: Memory) -> Pass | None:
         world = await self._looker.snapshot(body, self._actor.store_tasks_of(memory.uid))

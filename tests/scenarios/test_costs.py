@@ -46,6 +46,17 @@ async def test_twenty_completed_snapshots_cost_no_more_than_their_job_alone(runn
 
 
 @pytest.mark.in_memory("time passes there as it does")
+async def test_a_job_that_once_had_a_store_task_rests_as_cheaply_as_any_other(running):
+    alone = await requests_a_minute(running)
+    running.restart_operator()
+    running.edit(image="registry.example/clicks:2", upgrade={"preflight": True})
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    await running.until(lambda: running.phase() == "Stable")
+    after = await requests_a_minute(running)
+    assert after.get("Pod", 0) <= alone.get("Pod", 0), (alone, after)
+
+
+@pytest.mark.in_memory("time passes there as it does")
 @pytest.mark.parametrize("interval", ["60s", "1s"])
 async def test_a_short_checkpoint_interval_costs_no_more_than_a_long_one(world, interval):
     world.apply(job(checkpoint={"interval": interval}))

@@ -1,7 +1,8 @@
 """Store tasks by pods under the jobs' own service accounts: where the operator has no credentials.
 
 A pod's name follows from the store task's id, so that a crash leads to no second one: it is found
-again. Nothing is kept in memory. Pods that have answered are removed after a while.
+again. Pods that have answered are removed after a while. What is kept in memory is when this
+process saw a pod, by its own clock: those of nodes and of the API server may be minutes off.
 """
 
 import base64
@@ -9,7 +10,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -186,7 +187,8 @@ def pod_answer(body: Object, job: JobRefs, task_id: str) -> PodAnswer:
     meta, status = body.get("metadata") or {}, body.get("status") or {}
     uid_label = (meta.get("labels") or {}).get("moorage.dev/job-uid", "")
     ours = (meta.get("annotations") or {}).get(STORE_TASK_ANNOTATION) == task_id
-    over = status.get("phase") in ("Succeeded", "Failed")
+    # A container that somebody put beside ours, such as a proxy of a mesh, may go on for ever.
+    over = status.get("phase") in ("Succeeded", "Failed") or bool(_terminated(status))
     return PodAnswer(
         uid=str(meta.get("uid", "")),
         ours=ours and uid_label == job.meta.uid,
@@ -247,6 +249,16 @@ _LOST = timedelta(seconds=120)
 """How long after its deadline a pod that has not ended is given up: its node is gone."""
 
 
+@dataclass(slots=True)
+class _Watched:
+    """What this process saw of a store task's pod, by its own clock."""
+
+    uid: str
+    open: datetime  # when it was last seen without an answer
+    made: datetime | None = None  # when this process made it; None if it only found it
+    failure: str = ""  # how the one before it ended, which may go well later
+
+
 class PodLineages:
     """See `moorage_operator.ports.Lineages`.
 
@@ -262,6 +274,7 @@ class PodLineages:
         self._clock = clock
         self._cluster_id = cluster_id
         self._seconds = seconds
+        self._watched: dict[tuple[str, str, str], _Watched] = {}
 
     async def inspect(
         self, job: JobRefs, since: datetime | None = None
@@ -285,19 +298,20 @@ class PodLineages:
         if found is None:
             await self.tidy(job.meta.namespace)
             await self._create(job, store_task)
-            return PENDING
+            return self._pending(job, store_task.id)
         again = self._is_lost(found) or self._may_begin_again(found)
         if not found.ours or again or _is_corrected(found, job):
             await self._remove(job, store_task.id, found)
-            return PENDING
-        return _view(found)
+            return self._pending(job, store_task.id)
+        return self._view(job, store_task.id, found)
 
     async def look(self, job: JobRefs, task_id: str) -> StoreTaskView | None:
         """See `Lineages.look`."""
         found = await self._find(job, task_id)
         if found is None or not found.ours or self._is_lost(found):
-            return None
-        return _view(found)
+            # One that failed and is to be tried again is none that nobody knows of.
+            return self._pending(job, task_id) if self._failure(job, task_id) else None
+        return self._view(job, task_id, found)
 
     async def tidy(self, namespace: str | None) -> None:
         """Remove pods that answered long ago; of all namespaces if None."""
@@ -350,19 +364,64 @@ class PodLineages:
     async def _find(self, job: JobRefs, task_id: str) -> PodAnswer | None:
         name = pod_name(job.meta.name, task_id)
         body = await self._cluster.get("Pod", job.meta.namespace, name)
-        return pod_answer(body, job, task_id) if body is not None else None
+        if body is None:
+            return None
+        return self._by_this_clock(_key(job, task_id), pod_answer(body, job, task_id))
+
+    def _by_this_clock(self, key: tuple[str, str, str], found: PodAnswer) -> PodAnswer:
+        """With the times that this process saw itself, where it did."""
+        known = self._watched.get(key)
+        if known is None or known.uid != found.uid:
+            if found.answer is not None:
+                return found
+            failure = known.failure if known is not None else ""
+            known = self._watched[key] = _Watched(found.uid, self._clock.now(), failure=failure)
+        if found.answer is None:
+            known.open = self._clock.now()
+        # It may have ended right after it was last seen at work: that is the safe side.
+        ended = known.open if found.answer is not None else None
+        return replace(found, created=known.made or found.created, ended=ended)
+
+    def _failure(self, job: JobRefs, task_id: str) -> str:
+        known = self._watched.get(_key(job, task_id))
+        return known.failure if known is not None else ""
+
+    def _pending(self, job: JobRefs, task_id: str) -> StoreTaskView:
+        """It is under way; and how it ended before, if it is not the first time."""
+        failure = self._failure(job, task_id)
+        return StoreTaskView("Pending", message=failure) if failure else PENDING
+
+    def _view(self, job: JobRefs, task_id: str, found: PodAnswer) -> StoreTaskView:
+        if found.answer is not None:
+            return store_task_view(found.answer)
+        if found.held:
+            return StoreTaskView("Pending", message=found.held)
+        return self._pending(job, task_id)
 
     async def _create(self, job: JobRefs, store_task: StoreTask) -> None:
         body: Object = store_task_pod(
             job, request_of(job, store_task, self._cluster_id), self._seconds
         )
+        now, key = self._clock.now(), _key(job, store_task.id)
         try:
-            await self._cluster.create(body)
+            made = await self._cluster.create(body)
         except NameTaken:
             # Of another process, or the one before it is still going: the next look tells.
             return
+        failure = self._failure(job, store_task.id)
+        self._watched[key] = _Watched(made["metadata"]["uid"], now, now, failure)
+        self._forget_old(now)
+
+    def _forget_old(self, now: datetime) -> None:
+        longest = _KEPT + self._deadline + _LOST
+        for key in [key for key, one in self._watched.items() if now - one.open > longest]:
+            del self._watched[key]
 
     async def _remove(self, job: JobRefs, task_id: str, found: PodAnswer) -> None:
+        answer, ended = found.answer, found.ended
+        if found.ours and ended is not None and answer is not None and answer.state == "Failed":
+            seen = _Watched(found.uid, ended)
+            self._watched.setdefault(_key(job, task_id), seen).failure = answer.message
         grace = 0 if self._is_lost(found) else None
         name = pod_name(job.meta.name, task_id)
         await self._delete(job.meta.namespace, name, found.uid, grace)
@@ -375,10 +434,8 @@ class PodLineages:
             return
 
 
-def _view(found: PodAnswer) -> StoreTaskView:
-    if found.answer is not None:
-        return store_task_view(found.answer)
-    return StoreTaskView("Pending", message=found.held) if found.held else PENDING
+def _key(job: JobRefs, task_id: str) -> tuple[str, str, str]:
+    return job.meta.namespace, pod_name(job.meta.name, task_id), job.meta.uid
 
 
 def _is_corrected(found: PodAnswer, job: JobRefs) -> bool:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -378,6 +379,68 @@ async def test_a_pod_that_ended_without_an_answer_may_go_well_later(cluster, pod
     assert "Evicted" in view.message
     clock.advance(11)
     assert (await pods.run(refs(), VERIFY)).state == "Pending"
+
+
+async def test_what_is_tried_again_says_how_it_ended_before(cluster, pods, clock):
+    await pods.run(refs(), VERIFY)
+    ends(cluster, clock, phase="Failed", reason="Evicted", message="the node was low on memory")
+    clock.advance(11)
+    for _ in range(2):
+        assert "Evicted" in (await pods.run(refs(), VERIFY)).message
+        assert "Evicted" in (await pods.look(refs(), "v-1")).message
+    ends(cluster, clock, FOUND)
+    assert (await pods.run(refs(), VERIFY)).result == {"found": True}
+
+
+async def test_a_container_beside_that_never_ends_holds_up_no_answer(cluster, pods, clock):
+    """Such as the proxy of a mesh, which a webhook puts into every pod."""
+    await pods.run(refs(), VERIFY)
+    ends(cluster, clock, FOUND, phase="Running")
+    assert (await pods.look(refs(), "v-1")).result == {"found": True}
+
+
+@pytest.mark.parametrize("minutes", [-30, -2, 2, 30])
+async def test_clocks_of_nodes_and_of_the_api_server_may_be_off(clock, minutes):
+    """What this process saw of a pod it times by its own clock."""
+
+    def theirs():
+        return clock.now() + timedelta(minutes=minutes)
+
+    cluster = MemoryCluster(ApiStore(now=theirs))
+    pods = PodLineages(cluster, clock, "test", seconds=300)
+    there = FakeClock(theirs())
+    ended = clock.now()
+    assert await pods.inspect(refs(), since=ended) is None
+    assert await pods.inspect(refs(), since=ended) is None
+    result = {"exists": False, "read_at": there.now().isoformat()}
+    ends(cluster, there, Answer(id="inspect", state="Completed", result=result))
+    assert isinstance(await pods.inspect(refs(), since=ended), StoreView)
+    clock.advance(61)
+    assert await pods.inspect(refs(), since=ended) is None
+    await pods.run(refs(), VERIFY)
+    ends_last(cluster, FakeClock(theirs()))
+    assert (await pods.look(refs(), "v-1")).state == "Failed"
+    clock.advance(11)
+    assert (await pods.run(refs(), VERIFY)).state == "Pending"
+
+
+def ends_last(cluster, clock):
+    """The pod that was made last ends without an answer."""
+    for pod in cluster.api.list("Pod"):
+        if pod["metadata"]["name"] != pod_name("clicks", "v-1"):
+            cluster.api.delete("Pod", "default", pod["metadata"]["name"], grace=0)
+    ends(cluster, clock, phase="Failed")
+
+
+async def test_an_answer_that_nobody_here_waited_for_is_as_old_as_its_node_says(
+    cluster, pods, clock
+):
+    await pods.inspect(refs())
+    result = {"exists": False, "read_at": clock.now().isoformat()}
+    ends(cluster, clock, Answer(id="inspect", state="Completed", result=result))
+    clock.advance(61)
+    another = PodLineages(cluster, clock, "test", seconds=300)
+    assert await another.inspect(refs()) is None
 
 
 async def test_a_pod_of_a_former_object_of_the_name_is_not_believed(cluster, pods, clock):
