@@ -45,8 +45,24 @@ METRICS_PATH = "/metrics"
 HEALTH_PATH = "/healthz"
 
 RequestId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-Moment = Annotated[datetime, AfterValidator(lambda at: at if at.tzinfo else at.replace(tzinfo=UTC))]
-"""A time with a zone; one without is taken as UTC, so that times can always be compared."""
+_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST = datetime(3000, 1, 1, tzinfo=UTC)
+
+
+def _moment(at: datetime) -> datetime:
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    if not _EARLIEST <= at <= _LATEST:
+        raise ValueError("time is before 1970 or after 3000")
+    return at
+
+
+Moment = Annotated[datetime, AfterValidator(_moment)]
+"""A time with a zone; one without is taken as UTC, so that times can always be compared. Clocks are
+wrong by less than centuries, and sums of such times are times."""
+_MOST = 10**18
+_Count = Annotated[int, Field(ge=-_MOST, le=_MOST)]
+_Number = Annotated[float, Field(ge=-_MOST, le=_MOST)]
+"""What a driver says of its load is reckoned with: a number that is none is refused."""
 SnapshotName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -55,6 +71,7 @@ class Report(BaseModel):
 
     model_config = ConfigDict(
         alias_generator=to_camel,
+        allow_inf_nan=False,
         extra="ignore",
         frozen=True,
         use_attribute_docstrings=True,
@@ -252,9 +269,9 @@ class SkewReport(Report):
     subtask: int
     key_groups: str = ""
     """The first and the last of its key groups, as 12-15."""
-    rows: int = 0
+    rows: _Count = 0
     """Its own, in the window."""
-    mean_rows: float = 0.0
+    mean_rows: _Number = 0.0
     """Of all subtasks of the operator."""
 
 
@@ -274,20 +291,20 @@ class LoadReport(Report):
     clock, from its first row to its commit.
     """
 
-    seconds: float = 0.0
+    seconds: _Number = 0.0
     """The length of the window, shorter at first."""
-    epochs: int = 0
-    rows: int = 0
-    busy_seconds: float = 0.0
+    epochs: _Count = 0
+    rows: _Count = 0
+    busy_seconds: _Number = 0.0
     """In epochs, with the one under way."""
-    fixed_seconds: float = 0.0
+    fixed_seconds: _Number = 0.0
     """What an epoch takes however few its rows; 0 while that cannot be told."""
-    lag_rows: int | None = None
+    lag_rows: _Count | None = None
     """Rows that sources had and no epoch had taken, when it was last looked; none where sources do
     not say."""
-    lag_rows_before: int | None = None
+    lag_rows_before: _Count | None = None
     """When it was first looked in the window."""
-    lag_seconds: float = 0.0
+    lag_seconds: _Number = 0.0
     """The time between these two looks."""
     skew: SkewReport | None = None
     """None where no operator has several subtasks and rows."""
@@ -296,7 +313,7 @@ class LoadReport(Report):
 class DriverState(Report):
     """`GET /state`."""
 
-    format: int = DRIVER_FORMAT
+    format: _Count = DRIVER_FORMAT
     attempt: int
     job_uid: str
     phase: str
@@ -305,22 +322,22 @@ class DriverState(Report):
     """Whether it stands by: nothing of what it runs comes out."""
     message: str = ""
     lineage: str = ""
-    fence: int = 0
-    epoch: int = 0
-    rows_total: int = 0
-    rows_per_second: float = 0.0
-    busy_ratio: float = 0.0
+    fence: _Count = 0
+    epoch: _Count = 0
+    rows_total: _Count = 0
+    rows_per_second: _Number = 0.0
+    busy_ratio: _Number = 0.0
     """Time in epochs by time, lately, with the one under way: 0 to 1."""
     load: LoadReport | None = None
     """Over a longer time; none while the stream does not run."""
-    state_bytes: int = 0
-    parallelism: int = 0
-    max_parallelism: int = 0
-    executors_desired: int = 0
-    executors_ready: int = 0
-    executors_lost: int = 0
+    state_bytes: _Count = 0
+    parallelism: _Count = 0
+    max_parallelism: _Count = 0
+    executors_desired: _Count = 0
+    executors_ready: _Count = 0
+    executors_lost: _Count = 0
     """Since the attempt began."""
-    rewinds: int = 0
+    rewinds: _Count = 0
     """Since the attempt began."""
     last_progress_time: Moment | None = None
     """When the last epoch was committed."""
@@ -329,12 +346,12 @@ class DriverState(Report):
     stream found nothing to do."""
     epoch_since: Moment | None = None
     """Since when an epoch is under way; none between two."""
-    epoch_seconds: float = 0.0
+    epoch_seconds: _Number = 0.0
     """How long the last committed one took."""
     answered_at: Moment | None = None
     """The time of this report on the driver's clock, by which its other times are understood: they
     are that much before it, whatever the clock was set to meanwhile."""
-    tasks_running: int = 0
+    tasks_running: _Count = 0
     """Of Spark, in the epoch under way."""
     running_since: Moment | None = None
     """When the stream first ran in this attempt; none while it starts, restores or stands by."""
@@ -342,12 +359,12 @@ class DriverState(Report):
     last_checkpoint: CheckpointSummary | None = None
     """The newest completed one of the lineage."""
     last_savepoint: SavepointInfo | None = None
-    completed_checkpoints: int = 0
+    completed_checkpoints: _Count = 0
     """In this attempt."""
     last_checkpoint_time: Moment | None = None
     """When it was completed, if in this attempt. Other than with completedAt, which was written
     down then, a clock that was set since changes nothing of how long ago that is."""
-    consecutive_failed_checkpoints: int = 0
+    consecutive_failed_checkpoints: _Count = 0
     last_checkpoint_failure: RequestError | None = None
     storage_error: str = ""
     """Why the store cannot be reached at the moment; empty while it can."""

@@ -227,6 +227,24 @@ async def test_everything_else_is_no_answer(client, driver, answer):
     assert len(str(silence.value)) < 500
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"load": {"busySeconds": float("nan")}},
+        {"load": {"fixedSeconds": float("inf")}},
+        {"load": {"lagRows": 10**400}},
+        {"busyRatio": float("nan")},
+        {"stateBytes": -(10**400)},
+        {"lastMoveTime": "9999-12-31T23:59:59Z"},
+        {"answeredAt": "0001-01-01T00:00:00Z"},
+    ],
+)
+async def test_what_nobody_can_reckon_with_is_no_answer(client, driver, said):
+    driver.answer = lambda _: web.json_response({**STATE, **said})
+    with pytest.raises(EndpointUnreachable, match="cannot be read"):
+        await client.state(driver.target)
+
+
 async def test_an_answer_that_trickles_is_cut_off(client, driver):
     async def trickle(request):
         response = web.StreamResponse()
