@@ -59,18 +59,28 @@ def job_outcome(found: Json, settled: Callable[[Json], bool]) -> str | None:
     """
     status = found.get("status", {})
     seen = status.get("observedGeneration") == found["metadata"]["generation"]
+    doing = condition(found, "Progressing")
+    at_work = doing.get("status") == "True"
     if seen:
-        for kind, bad in (("Blocked", "True"), ("SpecValid", "False")):
+        if settled(found) and doing.get("status") == "False":
+            return None
+        # What is under way ends in any case: a job beyond its limits can be suspended, for one.
+        for kind, bad in (("Blocked", "True"), *([] if at_work else [("SpecValid", "False")])):
             now = condition(found, kind)
             if now.get("status") == bad:
                 raise Refused(f"{kind}: {now['reason']}: {now['message']}")
         if status.get("phase") == "Failed":
             raise Refused(f"the job has failed: {status.get('message', '')}")
-        if settled(found) and condition(found, "Progressing").get("status") == "False":
-            return None
-    doing = condition(found, "Progressing")
-    reason = doing.get("reason") if doing.get("status") == "True" else ""
+    reason = doing.get("reason") if at_work else _waits_for(found)
     return " ".join(word for word in (status.get("phase") or "Pending", reason) if word)
+
+
+def _waits_for(found: Json) -> str:
+    """Why nothing is done about what was ordered, such as a quota; empty if nobody says."""
+    now = condition(found, "Reconciled")
+    if now.get("status") != "False":
+        return ""
+    return ": ".join(text for text in (now["reason"], now["message"]) if text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ LEAST_FREE_BYTES = 2 << 30
 MOST_CLOCK_SECONDS = 10.0
 KINDS = (JOBS, SNAPSHOTS)
 USER_VERBS = (("create", KINDS[0]), ("patch", KINDS[0]), ("create", KINDS[1]))
+OPERATORS = "app.kubernetes.io/part-of=moorage"
+"""What the chart labels its Deployments with, whatever the release and its shards are called."""
 DRIVER_VERBS = (("create", "pods"), ("create", "configmaps"), ("deletecollection", "pods"))
 
 Outcome = Literal["ok", "warning", "failed", "unknown"]
@@ -238,7 +240,7 @@ def _definitions(kubectl: Ask) -> Iterator[Finding]:
 
 
 def _operator(kubectl: Ask) -> Finding:
-    chosen = "app.kubernetes.io/name=moorage"
+    chosen = OPERATORS
     answer = kubectl(["get", "deployments", "-A", "-l", chosen, "-o", "json"])
     if answer.returncode:
         return Finding("operator", "unknown", last_line(answer.stderr), "ask who runs the cluster")

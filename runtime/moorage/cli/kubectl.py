@@ -8,7 +8,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -17,8 +18,13 @@ from moorage.cli.output import complain, one_line
 JOBS, SNAPSHOTS = "statefulsparkjobs.moorage.dev", "statefulsparksnapshots.moorage.dev"
 ANSWER_SECONDS = 20.0
 LOOK_SECONDS = 1.0
+_LOOKS = 10
+"""In a row that may fail, while something is waited for."""
+_FOR_GOOD = ("(NotFound)", "(Forbidden)", "Unauthorized", "logged in", "not installed")
+"""In what kubectl says where asking again is in vain."""
 
 Json = dict[str, Any]
+_Seen = TypeVar("_Seen")
 Ask = Callable[..., "subprocess.CompletedProcess[str]"]
 """Calls kubectl with arguments and perhaps `input`; `FileNotFoundError` where there is none."""
 
@@ -109,7 +115,7 @@ class Cluster:
         """
         end = self._clock() + seconds
         with _spinner() as show:
-            while left := self.list(kind, everywhere=True):
+            while left := self._patiently(partial(self.list, kind, everywhere=True)):
                 show(f"{kind}: {len(left)} are being deleted")
                 if self._clock() >= end:
                     names = ", ".join(one["metadata"]["name"] for one in left[:5])
@@ -126,7 +132,7 @@ class Cluster:
         end, told = self._clock() + seconds, None
         with _spinner() as show:
             while True:
-                found = self.get(kind, name)
+                found = self._patiently(partial(self.get, kind, name))
                 now = outcome(found)
                 if now is None:
                     return found
@@ -136,6 +142,17 @@ class Cluster:
                 if self._clock() >= end:
                     raise Refused(f"{name} is not there yet: {now}; it goes on, look again later")
                 self._pause(LOOK_SECONDS)
+
+    def _patiently(self, look: Callable[[], _Seen]) -> _Seen:
+        """Look, and again where the API server is away for a moment: a long wait may see that."""
+        for _ in range(_LOOKS):
+            try:
+                return look()
+            except Refused as error:
+                if any(word in str(error) for word in _FOR_GOOD):
+                    raise
+            self._pause(LOOK_SECONDS)
+        return look()
 
     def _said(self, arguments: Sequence[str], text: str = "") -> str:
         try:

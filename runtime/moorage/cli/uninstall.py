@@ -115,8 +115,10 @@ def look(cluster: Cluster, asked: Asked) -> Found:
         for kind in _ACCOUNTS:
             found = cluster.list(kind, mine, everywhere=True)
             kept += [one for one in found if _namespace(one) != asked.namespace]
+        operators = cluster.list("deployments.apps", mine, everywhere=True)
+        ours = {(_namespace(one), f"{_name(one)}-leader") for one in operators}
         leases = cluster.list("leases.coordination.k8s.io", everywhere=True)
-        kept += [one for one in leases if _is_ours(one, asked.namespace)]
+        kept += [one for one in leases if (_namespace(one), _name(one)) in ours]
     return Found(jobs, snapshots, kept)
 
 
@@ -143,12 +145,14 @@ def carry_out(cluster: Cluster, helm: Helm, asked: Asked, found: Found, timeout:
         for one in found.jobs:
             cluster.delete(JOBS, _name(one), _namespace(one))
         cluster.wait_until_gone(JOBS, timeout)
-    for one in found.snapshots:
+    # Jobs that ended have left their final ones.
+    snapshots = cluster.list(SNAPSHOTS, everywhere=True) if asked.definitions else []
+    for one in snapshots:
         # With another policy the operator would delete what is stored.
         change = {"spec": {"deletionPolicy": "Retain"}}
         cluster.patch(SNAPSHOTS, _name(one), change, _namespace(one))
         cluster.delete(SNAPSHOTS, _name(one), _namespace(one))
-    if found.snapshots:
+    if snapshots:
         cluster.wait_until_gone(SNAPSHOTS, timeout)
     complain(_said(helm(["uninstall", asked.release, f"--namespace={asked.namespace}"])))
     for one in found.kept:
@@ -163,10 +167,6 @@ def _said(answer: "subprocess.CompletedProcess[str]") -> str:
     if answer.returncode:
         raise Refused(last_line(answer.stderr))
     return last_line(answer.stdout)
-
-
-def _is_ours(lease: Json, namespace: str) -> bool:
-    return _namespace(lease) == namespace and _name(lease).endswith("-leader")
 
 
 def _namespace(found: Json) -> str:

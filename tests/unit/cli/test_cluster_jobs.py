@@ -277,6 +277,53 @@ def test_what_the_operator_refuses_ends_the_waiting(plugin):
     assert "Blocked: Why" in err
 
 
+def test_a_job_beyond_its_limits_is_suspended_and_what_is_done_is_not_refused(plugin):
+    """Its spec is shown as invalid, before and after."""
+    kubectl = Kubectl(job())
+    kubectl.steps = [
+        {},
+        seen(phase="Suspending", conditions=conditions(SpecValid="False", Progressing="True")),
+        seen(phase="Suspended", conditions=conditions(SpecValid="False", Ready="False")),
+    ]
+    status, _, err = plugin(kubectl, "suspend", "clicks")
+    assert (status, "SpecValid" in err) == (0, False)
+
+
+def test_an_edit_that_waits_says_what_for():
+    one = job(observedGeneration=1, conditions=conditions(Reconciled="False"))
+    one["status"]["conditions"][-1] |= {"reason": "QuotaExceeded", "message": "no room"}
+    assert job_outcome(one, lambda _: False) == "Running QuotaExceeded: no room"
+
+
+def test_a_moment_without_an_api_server_does_not_end_the_waiting(plugin):
+    kubectl = Kubectl(job())
+    wider = {"observedParallelism": 4, "maxParallelism": 128}
+    kubectl.steps = [{}, seen(phase="Running", scaling=wider, conditions=conditions())]
+    away = iter(["Unable to connect to the server: EOF", "no answer in time"])
+
+    def ask(arguments, text=""):
+        if arguments[0] == "get" and (why := next(away, None)) is not None:
+            return subprocess.CompletedProcess([], 1, "", why)
+        return kubectl(arguments, text)
+
+    status, out, err = plugin(ask, "rescale", "clicks", 4)
+    assert status == 0, err
+    assert out.splitlines()[-1].split() == ["subtasks", "4"]
+
+
+def test_what_is_deleted_meanwhile_is_not_waited_for(plugin):
+    kubectl = Kubectl(job())
+
+    def ask(arguments, text=""):
+        if arguments[0] == "get":
+            kubectl.jobs.clear()
+        return kubectl(arguments, text)
+
+    status, _, err = plugin(ask, "rescale", "clicks", 4)
+    assert status == 2
+    assert "NotFound" in err
+
+
 def test_what_the_operator_has_not_seen_yet_is_not_taken_for_done():
     def done(_found):
         return True

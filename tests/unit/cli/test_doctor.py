@@ -2,11 +2,13 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
+import yaml
 
 from moorage.cli import doctor as module
-from moorage.cli.doctor import cluster, packages
+from moorage.cli.doctor import OPERATORS, cluster, packages
 from moorage_api import load_manifest
 from moorage_state.errors import UserError
 
@@ -109,6 +111,14 @@ def test_an_installation_that_is_whole_has_nothing_to_mend(job_file):
     ]
     asked = [one for one in kubectl.asked if "--as=system:serviceaccount:streams:spark" in one]
     assert asked[0][:4] == ["auth", "can-i", "create", "pods"]
+
+
+def test_the_operator_is_found_by_the_labels_that_the_chart_gives_it():
+    golden = Path(__file__).parents[2] / "chart/golden/default.yaml"
+    documents = yaml.safe_load_all(golden.read_text(encoding="utf-8"))
+    (labels,) = (one["metadata"]["labels"] for one in documents if one["kind"] == "Deployment")
+    key, _, value = OPERATORS.partition("=")
+    assert labels[key] == value
 
 
 NOT_READY = json.dumps({"items": [{"metadata": {"namespace": "moorage", "name": "one"}}]})

@@ -28,9 +28,12 @@ class ClusterOfTwo:
             "rolebindings.rbac.authorization.k8s.io": [object_of("RoleBinding", "spark-driver")],
             "leases.coordination.k8s.io": [
                 object_of("Lease", "moorage-leader", "moorage"),
+                object_of("Lease", "cert-manager-leader", "moorage"),
                 object_of("Lease", "somebody-leader", "others"),
             ],
+            "deployments.apps": [object_of("Deployment", "moorage", "moorage")],
         }
+        self.final_savepoints = False
         self.done = []
         self.helm_error = ""
 
@@ -46,6 +49,9 @@ class ClusterOfTwo:
                 "spec": {"deletionPolicy": "Retain"}
             }
             return subprocess.CompletedProcess([], 0, "{}")
+        if kind == JOBS and self.final_savepoints:
+            final = object_of("StatefulSparkSnapshot", f"{words[0]}-final")
+            self.objects[SNAPSHOTS] = [*self.objects[SNAPSHOTS], final]
         known = self.objects.get(kind, [])
         self.objects[kind] = [one for one in known if one["metadata"]["name"] != words[0]]
         return subprocess.CompletedProcess([], 0, "")
@@ -95,6 +101,14 @@ def test_everything_goes_in_the_order_in_which_nothing_is_lost(moorage, cluster)
         ("delete", "customresourcedefinitions", SNAPSHOTS),
     ]
     assert "its object is deleted, its data stay" in out
+
+
+def test_final_savepoints_of_jobs_that_ended_are_let_go_as_well(moorage, cluster):
+    cluster.final_savepoints = True
+    status, _, err = moorage("uninstall", "--jobs", "--definitions", "--yes", "--timeout", "1")
+    assert status == 0, err
+    assert ("patch", SNAPSHOTS, "clicks-final") in cluster.done
+    assert ("delete", SNAPSHOTS, "views-final") in cluster.done
 
 
 def test_definitions_with_jobs_behind_them_are_refused_before_anything_is_done(moorage, cluster):

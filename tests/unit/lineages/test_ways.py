@@ -419,7 +419,9 @@ async def test_clocks_of_nodes_and_of_the_api_server_may_be_off(clock, minutes):
     assert await pods.inspect(refs(), since=ended) is None
     await pods.run(refs(), VERIFY)
     ends_last(cluster, FakeClock(theirs()))
-    assert (await pods.look(refs(), "v-1")).state == "Failed"
+    seen = await pods.look(refs(), "v-1")
+    assert seen is not None
+    assert seen.state == "Failed"
     clock.advance(11)
     assert (await pods.run(refs(), VERIFY)).state == "Pending"
 
