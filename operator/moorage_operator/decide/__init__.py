@@ -16,6 +16,7 @@ from datetime import timedelta
 
 from moorage_api.lifecycle import DisruptionBudget
 from moorage_api.status import Condition, OperationStep
+from moorage_operator.decide.clock import put_clock_right
 from moorage_operator.decide.conditions import (
     PODS_UNREADABLE,
     blind,
@@ -79,6 +80,7 @@ def decide_job(world: JobWorld) -> Plan:
         _say_blind(draft, world.drivers)
         return draft.plan()
     foreign = rebuild(draft)
+    put_clock_right(draft)
     # Rejected or not, and right or wrong, decides which spec all that follows goes by.
     renew_rejection(draft)
     validate(draft)

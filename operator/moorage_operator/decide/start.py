@@ -4,7 +4,7 @@ The number of an attempt is written before its pod is made, so that an operator 
 makes the same pod again. What a start begins from is decided once, with the number.
 """
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from moorage_api.driver import PROMOTE_PATH, PromoteBody, RestoreOrder, StartOrder
 from moorage_api.status import AttemptStatus, JobView, RestorePointStatus
@@ -133,17 +133,10 @@ def _waits(draft: Draft) -> bool:
     if retry_at is None or draft.reached(retry_at):
         return False
     edited = is_valid(draft) and draft.meta.generation > _generation(draft)
-    if edited or draft.restart_asked or _is_absurd(draft, retry_at):
+    if edited or draft.restart_asked:
         return False
     draft.wake_at(retry_at)
     return True
-
-
-def _is_absurd(draft: Draft, retry_at: datetime) -> bool:
-    """Whether it is further away than any wait: this process's clock was put back meanwhile."""
-    spec = policy(draft)
-    longest = spec.failure_policy.backoff.max if spec is not None else None
-    return longest is not None and not draft.reached(retry_at - longest.timedelta)
 
 
 def _generation(draft: Draft) -> int:

@@ -9,7 +9,7 @@ from moorage_testing.worlds import Stage, checkpoint, job_spec
 from moorage_api.driver import DriverState
 from moorage_operator.plan import DeletePod, RunStoreTask
 from moorage_operator.store_access import last_end
-from moorage_operator.world import ContainerEnd
+from moorage_operator.world import ContainerEnd, Unreadable
 
 SKEWS = [timedelta(minutes=-40), timedelta(minutes=40)]
 SOURCE = f"{SAVEPOINTS}/a"
@@ -233,6 +233,7 @@ def test_a_wait_is_never_longer_than_any_wait_though_the_clock_is_put_back():
     assert stage.status.phase == "BackOff"
     stage.now -= timedelta(hours=1)
     stage.settle()
+    stage.wait(11)
     assert stage.started() == [1, 2]
 
 
@@ -252,3 +253,91 @@ def test_grace_is_given_by_this_clock_where_that_of_the_api_server_is_behind(beh
     assert not [e for e in stage.effects if isinstance(e, DeletePod) and e.grace_seconds == 0]
     stage.wait(140)
     assert [e for e in stage.effects if isinstance(e, DeletePod) and e.grace_seconds == 0]
+
+
+# -- the operator's own clock, put back by a day ---------------------------------------------------
+
+DAY = timedelta(days=1)
+
+
+def put_back(stage):
+    """The operator began with a clock that was ahead; the driver's was right all the time."""
+    stage.now -= DAY
+    stage.say(running_since=stage.now, last_progress_time=stage.now, answered_at=stage.now)
+
+
+def gets_on(stage, **step):
+    stage.now += timedelta(**step)
+    stage.say(last_move_time=stage.now, last_progress_time=stage.now, answered_at=stage.now)
+    stage.settle()
+
+
+def test_a_version_is_stable_in_its_time_after_the_clock_was_put_back():
+    stage = Stage()
+    stage.run()
+    put_back(stage)
+    gets_on(stage, seconds=1)
+    gets_on(stage, minutes=3)
+    assert stage.status.phase == "Stable"
+
+
+def test_a_version_that_does_not_get_stable_is_rolled_back_in_its_time_all_the_same():
+    spec = job_spec(upgrade={"rollback": {"enabled": True}, "mode": "LastCheckpoint"})
+    stage = Stage(spec=spec)
+    stage.run()
+    stage.go_on(200)
+    stage.edit(image="registry.example/clicks:2")
+    stage.settle()
+    stage.stop_as_asked()
+    stage.settle()
+    put_back_without_driver(stage)
+    for _ in range(40):
+        stage.wait(60)
+        if stage.status.phase == "Running" or stage.told("RollbackStarted"):
+            break
+        if not stage.driver.terminal:
+            stage.end(code="user_function")
+            stage.settle()
+    assert stage.told("RollbackStarted")
+
+
+def put_back_without_driver(stage):
+    stage.now -= DAY
+
+
+def test_what_a_person_asks_for_is_done_though_the_last_change_lies_ahead():
+    stage = Stage(spec=job_spec(scaling={"parallelism": 2, "maxParallelism": 16, "cooldown": "1h"}))
+    stage.run()
+    stage.status = stage.status.model_copy(
+        update={"scaling": stage.status.scaling.model_copy(update={"changed_at": stage.now})}
+    )
+    put_back(stage)
+    gets_on(stage, seconds=1)
+    stage.edit(scaling={"parallelism": 4, "maxParallelism": 16, "cooldown": "1h"})
+    stage.settle()
+    assert stage.status.operation is None
+    gets_on(stage, minutes=61)
+    assert stage.status.operation is not None
+
+
+def test_a_driver_that_hangs_at_its_start_is_given_up_in_its_time():
+    stage = Stage()
+    stage.settle()
+    stage.change_driver(phase="Running", node="node-1", ip="10.0.0.1")
+    stage.report = Unreadable("EndpointUnreachable", "no answer", stage.now)
+    stage.store = None
+    stage.settle()
+    put_back_without_driver(stage)
+    stage.report = Unreadable("EndpointUnreachable", "no answer", stage.now)
+    stage.wait(1)
+    stage.wait(2 * stage.config.start_timeout + 10)
+    assert stage.told("StartTimedOut")
+
+
+def test_nothing_is_written_anew_for_clocks_that_differ_by_seconds():
+    stage = Stage()
+    stage.run()
+    before = stage.status.attempt
+    stage.now -= timedelta(seconds=20)
+    stage.settle()
+    assert stage.status.attempt == before
