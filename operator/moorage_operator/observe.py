@@ -365,18 +365,19 @@ class Observer:
 
     async def _listed(self, meta: Meta, status: JobStatus) -> list[PodView]:
         """All pods that claim to be the job's, of a former object of this name as well."""
-        labels = {names.JOB_LABEL: meta.name}
-        bodies = await self.cluster.list("Pod", meta.namespace, labels)
-        found = {body["metadata"]["name"]: body for body in bodies}
-        name = names.driver_pod_name(meta.name, status.attempt.number)
-        if status.attempt.number > 0 and not status.attempt.outcome and name not in found:
+        bodies = await self.cluster.list("Pod", meta.namespace, {names.JOB_LABEL: meta.name})
+        number = status.attempt.number
+        name = names.driver_pod_name(meta.name, number)
+        there = any(body["metadata"]["name"] == name for body in bodies)
+        if number > 0 and not status.attempt.outcome and not there:
             # A list may be old, and labels may be taken off: missing is what a get says.
             body = await self.cluster.get("Pod", meta.namespace, name)
-            if body is not None:
-                view = pod_view(body, meta.uid)
-                known = replace(view, role="driver", attempt=status.attempt.number)
-                return [*(pod_view(body, meta.uid) for body in bodies), known]
-        return [pod_view(body, meta.uid) for body in bodies]
+            bodies = [*bodies, body] if body is not None else bodies
+        standby = status.operation.standby if status.operation is not None else None
+        attempts = {name: number} if number > 0 else {}
+        if standby is not None:
+            attempts[names.driver_pod_name(meta.name, standby.attempt)] = standby.attempt
+        return [pod_view(_labelled(body, attempts), meta.uid) for body in bodies]
 
     async def _with_node(self, pod: PodView) -> PodView:
         """With the health of its node, where the pod itself gives no sign of life."""
@@ -638,6 +639,20 @@ def _room(world: JobWorld, quotas: list[Object]) -> Room:
     )
     running = world.revisions.get(status.attempt.revision)
     return room(quotas, world.meta, spec, running.spec if running else None, *living)
+
+
+def _labelled(pod: Object, drivers: Mapping[str, int]) -> Object:
+    """A driver's pod with the labels that it was made with, whatever became of them.
+
+    Args:
+        drivers: the attempts of the job's drivers, by the names of their pods.
+    """
+    meta = pod["metadata"]
+    attempt = drivers.get(meta["name"])
+    if attempt is None:
+        return pod
+    marks = {names.ROLE_LABEL: "driver", names.ATTEMPT_LABEL: str(attempt)}
+    return {**pod, "metadata": {**meta, "labels": {**(meta.get("labels") or {}), **marks}}}
 
 
 def _patient(config: Config, spec: JobSpec | None) -> Config:

@@ -23,6 +23,7 @@ from moorage_operator.decide.health import (
 from moorage_operator.decide.phase import PAUSED, is_suspended, slow_start, stuck, stuck_executor
 from moorage_operator.decide.preflight import preflight_text
 from moorage_operator.decide.profile import waiting_text
+from moorage_operator.decide.restore_point import path_store_task
 from moorage_operator.decide.rollback import hindrance, is_late
 from moorage_operator.decide.room import lacks_edit, lacks_start
 from moorage_operator.decide.specs import (
@@ -231,8 +232,16 @@ def _reconciled(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     if lacks := lacks_edit(draft):
         return _Said("False", QUOTA_EXCEEDED, lacks)
     sought = is_new_nonce(draft) and draft.is_active
-    text = "what spec.restore names is looked for in the store" if sought else "another one runs"
-    return _Said("False", "Waiting", text)
+    return _Said("False", "Waiting", _sought(draft) if sought else "another one runs")
+
+
+def _sought(draft: Draft) -> str:
+    """What a redeploy waits for, and why it was not found out yet."""
+    spec = policy(draft)
+    task = path_store_task(draft, spec).id if spec is not None else ""
+    view = draft.world.store_tasks.get(task)
+    why = f": {view.message}" if view is not None and view.message else ""
+    return f"what spec.restore names is looked for in the store{why}"
 
 
 def _not_followed(draft: Draft) -> str:

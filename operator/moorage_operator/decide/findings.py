@@ -207,11 +207,12 @@ def _executor_loop(draft: Draft) -> str:
     rules = spec.failure_policy.executor_failures
     lately = _lately(draft, draft.status.health.losses)
     lost = max(len(lately), draft.status.executors.failed_in_window)
-    if rules.max == 0 or lost < max(rules.max / 2, 2):
+    if rules.max == 0 or lost < max(min(rules.max / 2, _MOST), 2):
         return ""
+    share = "half of" if rules.max <= 2 * _MOST else f"{_MOST} of"
     # Numbers that grow stay out of it: a status that says the same is not written again.
     return (
-        f"executors are lost again and again, half of executorFailures.max ({rules.max} in "
+        f"executors are lost again and again, {share} executorFailures.max ({rules.max} in "
         f"{rules.window}) and more: kubectl describe their pods; mostly it is memory, a volume "
         f"or a node"
     )

@@ -14,7 +14,10 @@ What a job asks for by annotations and by its schedule is `triggers`.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
 
+from moorage_api.snapshot import SnapshotStatus
 from moorage_operator.plan import SetFinalizer, SnapshotPlan
 from moorage_operator.snapshots.deleting import deleting
 from moorage_operator.snapshots.in_progress import in_progress, of_operation
@@ -30,12 +33,31 @@ from moorage_operator.snapshots.step import (
 from moorage_operator.snapshots.store_work import begin_verifying, copying, verifying
 from moorage_operator.world import SnapshotWorld
 
+_APART = timedelta(seconds=30)
+_LONGEST_WAIT = timedelta(minutes=5)
+"""Between two tries of anything."""
+
 __all__ = ["decide_snapshot", "is_final", "is_in_order"]
 
 
 def decide_snapshot(world: SnapshotWorld) -> SnapshotPlan:
     """Decide what is next for the snapshot; the same world gives the same plan."""
+    status = _by_this_clock(world.snapshot.status, world.now)
+    world = replace(world, snapshot=replace(world.snapshot, status=status))
     return plan_of(world, _step(world))
+
+
+def _by_this_clock(status: SnapshotStatus, now: datetime) -> SnapshotStatus:
+    """Without times that a clock wrote which was ahead: what lies ahead has not begun."""
+    fields: dict[str, datetime] = {}
+    for name in ("started_at", "waiting_since"):
+        at = getattr(status, name)
+        if at is not None and at > now + _APART:
+            fields[name] = now
+    retry = status.next_retry_at
+    if retry is not None and retry > now + _LONGEST_WAIT:
+        fields["next_retry_at"] = now + _LONGEST_WAIT
+    return changed(status, **fields) if fields else status
 
 
 def _step(world: SnapshotWorld) -> Step:

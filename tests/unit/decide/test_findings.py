@@ -169,6 +169,16 @@ def test_executors_that_are_lost_again_and_again_are_told_before_the_driver_ends
     assert len(keys(stage, "ExecutorLoop")) == 1
 
 
+def test_executors_of_a_large_job_are_told_though_few_of_its_losses_are_kept():
+    stage = running(failurePolicy={"executorFailures": {"max": 1000, "window": "10m"}})
+    stage.say(executors_lost=63)
+    pass_time(stage, seconds=10)
+    assert found(stage) == {}
+    stage.say(executors_lost=80)
+    pass_time(stage, seconds=10)
+    assert found(stage) == {"ExecutorLoop": "Alert"}
+
+
 def test_executors_of_another_driver_are_counted_on():
     stage = running(failurePolicy={"executorFailures": {"max": 4, "window": "10m"}})
     stage.say(executors_lost=1)

@@ -99,8 +99,9 @@ operations = st.none() | st.builds(
     snapshot_name=st.sampled_from(["", "upgrade-1-1-0a1b2c3d"]),
     stop_mode=st.sampled_from(["", "Savepoint", "Checkpoint", "None"]),
     mode_used=st.sampled_from(["", "Savepoint", "LastCheckpoint", "Stateless"]),
-    started_at=moments,
-    step_started_at=moments,
+    # By the names that hypothesis reads of the model: others of its own would win over these.
+    startedAt=moments,
+    stepStartedAt=moments,
     deadline=maybe,
     not_before=maybe,
     retries=st.integers(0, 5),
@@ -184,7 +185,7 @@ reports = (
         requests=st.sampled_from([(), RESCALED]),
         storage_error=st.sampled_from(["", "away"]),
         last_checkpoint=st.none()
-        | st.builds(CheckpointSummary, id=st.just(7), completed_at=moments),
+        | st.builds(CheckpointSummary, id=st.just(7), completedAt=moments),
     )
 )
 stores = st.sampled_from(

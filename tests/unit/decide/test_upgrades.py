@@ -9,8 +9,9 @@ from moorage_testing.worlds import START, Stage, job_spec, restore_point, store_
 
 from moorage_api.changes import spec_hash
 from moorage_api.driver import RestoredFrom
+from moorage_operator.decide.restore_point import first_order
 from moorage_operator.plan import DeletePod, KeepSnapshot
-from moorage_operator.world import StoreView, Unreadable
+from moorage_operator.world import StoreTaskView, StoreView, Unreadable
 
 TWO = "registry.example/clicks:2"
 
@@ -393,6 +394,22 @@ def test_scenario_37_a_nonce_is_followed_once():
     stage.settle()
     stage.wait(20)
     assert stage.orders[-1].restore.mode == "Latest"
+
+
+def test_a_restore_point_that_cannot_be_looked_for_says_why_while_the_job_runs_on():
+    stage = Stage()
+    stage.run()
+    restore = {"mode": "Path", "path": "s3://other/point", "nonce": 1}
+    spec = job_spec(restore=restore)
+    why = "the Secret lacks AWS_ACCESS_KEY_ID"
+    view = StoreTaskView("Failed", {}, "credentials_missing", why, retryable=True)
+    stage.store_tasks[f"{stage.uid}-{first_order(spec)}"] = view
+    stage.edit(restore=restore)
+    stage.settle()
+    assert stage.status.operation is None
+    found = stage.status.condition("Reconciled")
+    assert found is not None
+    assert (found.reason, why in found.message) == ("Waiting", True)
 
 
 def test_a_corrected_path_is_followed_without_a_new_nonce_if_nothing_ever_ran():

@@ -197,10 +197,19 @@ async def test_a_driver_that_an_old_list_lacks_is_found_by_a_get(shell):
     assert [pod.name for pod in shell.world.drivers] == ["clicks-1-driver"]
 
 
-async def test_a_driver_whose_labels_were_taken_off_is_still_the_driver(shell):
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"moorage.dev/job": None, "moorage.dev/role": None},
+        {"moorage.dev/role": None},
+        {"moorage.dev/role": "executor"},
+        {"moorage.dev/attempt": "7"},
+        {"moorage.dev/attempt": None},
+    ],
+)
+async def test_a_driver_whose_labels_were_taken_off_is_still_the_driver(shell, labels):
     running(shell)
-    none = {"metadata": {"labels": {"moorage.dev/job": None, "moorage.dev/role": None}}}
-    shell.api.patch("Pod", "here", "clicks-1-driver", none)
+    shell.api.patch("Pod", "here", "clicks-1-driver", {"metadata": {"labels": labels}})
     await shell.reconcile()
     assert [(pod.role, pod.attempt) for pod in shell.world.drivers] == [("driver", 1)]
 

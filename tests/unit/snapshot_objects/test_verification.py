@@ -113,6 +113,27 @@ def test_scenario_24_a_store_that_is_down_says_nothing_about_the_savepoint():
     assert store_task_of(again).id == "uid-clicks-a-verify-2"
 
 
+def test_a_clock_that_is_put_back_makes_no_wait_longer_than_any_is():
+    looking = after(lost_driver(asked()))
+    down = StoreTaskView("Failed", {}, "store_unavailable", "no answer", retryable=True)
+    waiting = after(with_store_task(looking, down))
+    early = NOW - timedelta(days=1)
+    waiting = after(replace(waiting, now=early, store_tasks={}))
+    retry = waiting.snapshot.status.next_retry_at
+    assert retry is not None
+    assert retry <= early + timedelta(minutes=5)
+    later = early + timedelta(minutes=5)
+    assert decide_snapshot(replace(waiting, now=later)).status.store_task == "uid-clicks-a-verify-2"
+
+
+def test_a_driver_that_hangs_is_given_up_in_time_though_the_clock_is_put_back():
+    request = {"requestId": "ssnap-uid-clicks-a", "kind": "Savepoint", "state": "Running"}
+    early = NOW - timedelta(days=1)
+    begun = after(asked(report=report(request), now=early))
+    late = replace(begun, now=early + timedelta(minutes=31, seconds=1))
+    assert decide_snapshot(late).status.state == "Verifying"
+
+
 def test_scenario_25_a_closed_store_says_nothing_either():
     looking = after(lost_driver(asked()))
     denied = StoreTaskView("Failed", {}, "store_denied", "403", retryable=False)
