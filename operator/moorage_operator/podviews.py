@@ -132,8 +132,10 @@ def _started(status: Mapping[str, Any], main: Mapping[str, Any]) -> datetime | N
 
 
 def _waiting(status: Mapping[str, Any], main: Mapping[str, Any]) -> tuple[str, str]:
-    """Why it does not start: of the main container, else of one that comes before it."""
-    for container in (main, *_items(status, "initContainerStatuses")):
+    """Why it does not start: of the main container, else of one before it or beside it."""
+    # While one of them waits the pod is Pending, and none of the others is asked anything.
+    before, beside = _items(status, "initContainerStatuses"), _items(status, "containerStatuses")
+    for container in (main, *before, *beside):
         waits = _at(_at(container, "state"), "waiting")
         if _text(waits, "reason") not in _STARTING:
             return _text(waits, "reason"), _text(waits, "message")

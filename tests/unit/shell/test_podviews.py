@@ -129,6 +129,14 @@ def test_an_init_container_that_cannot_start_is_told():
     assert view.waiting == "ErrImagePull"
 
 
+def test_a_container_beside_the_driver_that_does_not_start_is_named():
+    """Such as one that a webhook puts in: until it runs the pod is Pending."""
+    running = {"name": "driver", "state": {"running": {}}}
+    beside = {"name": "proxy", "state": {"waiting": {"reason": "ErrImagePull", "message": "no"}}}
+    view = pod_view(pod({"phase": "Pending", "containerStatuses": [running, beside]}), UID)
+    assert (view.waiting, view.waiting_message) == ("ErrImagePull", "no")
+
+
 def test_deletion_began_before_the_time_that_it_is_to_be_over():
     meta = {"deletionTimestamp": "2026-03-01T12:02:00Z", "deletionGracePeriodSeconds": 120}
     view = pod_view(pod(meta=meta), UID)
