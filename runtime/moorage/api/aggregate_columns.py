@@ -224,19 +224,13 @@ class AggregateColumns:
         parts = self._aggregates.parts
         return pa.struct([(p.name, arrow_type(parse_type(p.ddl))) for p in parts])
 
-    def folded(
-        self, kept: Sequence[Column], places: NDArray[np.int64], starts: NDArray[np.int64]
-    ) -> list[Column]:
+    def reduced(self, kept: Sequence[Column], starts: NDArray[np.int64]) -> list[Column]:
         """Groups of what was kept as one each.
 
         Args:
-            places: positions in what was kept, group after group.
             starts: where each group begins.
         """
-        together = self.picked(kept, places)
-        return [
-            lane.reduced(part, starts) for lane, part in zip(self._lanes, together, strict=True)
-        ]
+        return [lane.reduced(part, starts) for lane, part in zip(self._lanes, kept, strict=True)]
 
     def appended(self, one: Sequence[Column], other: Sequence[Column]) -> list[Column]:
         """Groups, and after them others."""

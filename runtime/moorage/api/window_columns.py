@@ -217,10 +217,11 @@ class _Session(NamedTuple):
     Attributes:
         home: the window under which it is stored.
         parts: what it is made of: positions of groups of new rows; less than zero what is stored.
+            Added to, and nothing else: what a session was made of once is how it begins.
     """
 
     home: TimeWindow
-    parts: tuple[int, ...]
+    parts: list[int]
 
 
 _Place = tuple[int, TimeWindow]
@@ -233,14 +234,15 @@ class _Sessions:
     Attributes:
         stored: those that were there; the first one is the part -1.
         gone: those of them that went on in others.
-        fired: what is made of sessions that are over and got a row: key, window, parts.
+        fired: what is made of sessions that are over and got a row: key, window, parts, and how
+            many of these there were then.
     """
 
     def __init__(self, sets: Iterable[Any], gap_over: Callable[[int], bool]) -> None:
         self._over = gap_over
         self.stored: list[_Place] = []
         self.gone: list[_Place] = []
-        self.fired: list[tuple[int, TimeWindow, tuple[int, ...]]] = []
+        self.fired: list[tuple[int, TimeWindow, list[int], int]] = []
         self.before: dict[int, list[TimeWindow]] = {}
         self.known: list[dict[TimeWindow, _Session]] = []
         self._in_order: list[list[TimeWindow]] = []
@@ -248,7 +250,7 @@ class _Sessions:
             mine: dict[TimeWindow, _Session] = {}
             for window, home in windows.items():
                 self.stored.append((index, home))
-                mine[window] = _Session(home, (-len(self.stored),))
+                mine[window] = _Session(home, [-len(self.stored)])
             self.known.append(mine)
             self._in_order.append(sorted(mine))
 
@@ -269,19 +271,21 @@ class _Sessions:
         if not met and lost:
             return False
         self.before.setdefault(index, list(known))
-        whole, session = window, _Session(window, (part,))
+        whole, session = window, _Session(window, [])
         if met:
             joined = [known.pop(one) for one in met]
             whole = TimeWindow(
                 min(window.start, met[0].start), max(window.end, *(w.end for w in met))
             )
-            parts = tuple(p for one in joined for p in one.parts)
-            session = _Session(joined[0].home, (*parts, part))
+            session = joined[0]
+            for one in joined[1:]:
+                session.parts.extend(one.parts)
             self.gone += [(index, one.home) for one in joined[1:] if one.parts[0] < 0]
+        session.parts.append(part)
         known[whole] = session
         in_order[first:until] = [whole]
         if late and self._over(whole.end - 1):
-            self.fired.append((index, whole, session.parts))
+            self.fired.append((index, whole, session.parts, len(session.parts)))
         return True
 
     def changed(self) -> Iterator[tuple[int, TimeWindow, _Session]]:
@@ -358,27 +362,52 @@ class SessionWindows(_Columns):
         changed, fired = list(sessions.changed()), sessions.fired
         if not changed:
             return
-        made = [*(one.parts for _, _, one in changed), *(parts for _, _, parts in fired)]
+        made = [one.parts for _, _, one in changed]
+        # With those of sessions that went on in others afterwards.
+        places = {id(parts): at for at, parts in enumerate(made)}
+        for _, _, parts, _ in fired:
+            if id(parts) not in places:
+                places[id(parts)] = len(made)
+                made.append(parts)
         lengths = np.fromiter(map(len, made), np.int64, len(made))
-        parts = np.fromiter(chain.from_iterable(made), np.int64, int(lengths.sum()))
-        used = np.unique(-1 - parts[parts < 0])
-        kept = self._columns.of_rows(table, None, firsts)
-        if len(used):
-            wanted = _cells([sessions.stored[at] for at in used.tolist()])
-            stored = self._columns.stored(ctx.get_namespaced_values(self.contents, *wanted))
-            kept = self._columns.appended(kept, stored)
-        # What is stored lies behind the new groups, in the order of `used`.
-        places = np.where(parts < 0, len(firsts) + np.searchsorted(used, -1 - parts), parts)
-        folded = self._columns.folded(kept, places, np.cumsum(lengths) - lengths)
+        starts = np.cumsum(lengths) - lengths
+        together = self._parts(table, firsts, list(chain.from_iterable(made)), sessions, ctx)
+        if fired:
+            # After each row: what it was then is how what it is now begins.
+            nth = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
+            together = self._columns.running(together, nth)
+            mine = self._columns.picked(together, (starts + lengths - 1)[: len(changed)])
+        else:
+            mine = self._columns.reduced(together, starts)
         if sessions.gone:
             self._put_cells(sessions.gone, pa.nulls(len(sessions.gone), self._columns.type), ctx)
-        mine = self._columns.picked(folded, np.arange(len(changed)))
         homes = [(index, one.home) for index, _, one in changed]
         self._put_cells(homes, self._columns.column(mine), ctx)
         if fired:
-            index, starts, ends = _cells([(index, window) for index, window, _ in fired])
-            late = self._columns.picked(folded, np.arange(len(changed), len(made)))
-            yield self.timed(keys, index, starts, ends, late)
+            index, begins, ends = _cells([(index, window) for index, window, _, _ in fired])
+            at = [int(starts[places[id(parts)]]) + count - 1 for _, _, parts, count in fired]
+            late = self._columns.picked(together, np.array(at, np.int64))
+            yield self.timed(keys, index, begins, ends, late)
+
+    def _parts(
+        self,
+        table: pa.RecordBatch,
+        firsts: Numbers,
+        wanted: Sequence[int],
+        sessions: _Sessions,
+        ctx: BatchContext,
+    ) -> list[Column]:
+        """What parts of sessions hold, see `_Session`: groups of rows, or what is stored."""
+        parts = np.array(wanted, np.int64)
+        used = np.unique(-1 - parts[parts < 0])
+        kept = self._columns.of_rows(table, None, firsts)
+        if len(used):
+            cells = _cells([sessions.stored[at] for at in used.tolist()])
+            stored = self._columns.stored(ctx.get_namespaced_values(self.contents, *cells))
+            kept = self._columns.appended(kept, stored)
+        # What is stored lies behind the new groups, in the order of `used`.
+        places = np.where(parts < 0, len(firsts) + np.searchsorted(used, -1 - parts), parts)
+        return self._columns.picked(kept, places)
 
     def _set_timers(self, sessions: _Sessions, watermark: int, ctx: BatchContext) -> None:
         """Set timers of new windows; those of windows that became others go."""

@@ -515,6 +515,43 @@ def test_a_sum_that_fits_is_made_whatever_its_values_are(run, way, values):
 
 
 @pytest.mark.parametrize("trigger", [None, Early("1h")], ids=["columns", "rows"])
+def test_very_many_late_rows_of_one_session_give_a_result_each(trigger):
+    def totals(stream):
+        windows = stream.window(Session("10ms"), trigger=trigger, allowed_lateness="1h")
+        return windows.aggregate(uid="w", rows=count(), total=sum_("n"), most=max_("n"))
+
+    # Were each result made of all rows before it, this would take a gigabyte of memory.
+    schema, most = "user string, n long, at long", 5_000
+    with KeyedHarness(totals, schema, "user", event_time="at", batch_rows=2 * most) as harness:
+        harness.process(("a", 0, 0), ("a", 0, 30))
+        harness.process_watermark(1_000)
+        # Rows of a key come by their times: first those of one session, then those that join both.
+        late = [("a", n, 0 if n < most - 20 else 5 + n % 22) for n in range(1, most)]
+        found = [row[3:] for row in harness.process(*late)]
+    assert found[: most - 21] == [(n + 1, n * (n + 1) // 2, n) for n in range(1, most - 20)]
+    assert found[-1] == (most + 1, most * (most - 1) // 2, most - 1)
+    assert len(found) == most - 1
+
+
+@pytest.mark.parametrize("before", [None, Early("1h")], ids=["columns", "early"])
+@pytest.mark.parametrize("after", [None, Early("1h")], ids=["columns", "early"])
+@pytest.mark.parametrize(
+    "windows", [Session("10ms"), Tumbling("10ms")], ids=["session", "tumbling"]
+)
+def test_another_trigger_gives_the_results_of_windows_that_were_open_before(windows, before, after):
+    def by(trigger):
+        return lambda s: s.window(windows, trigger=trigger).aggregate(uid="w", rows=count())
+
+    columns = ("user string, at long", "user")
+    with KeyedHarness(by(before), *columns, event_time="at") as harness:
+        harness.process(("a", 1), ("a", 50))
+        snapshot = harness.snapshot()
+    with KeyedHarness(by(after), *columns, event_time="at", restore=snapshot) as harness:
+        harness.process(("a", 3))
+        assert [row.rows for row in harness.process_watermark(100)] == [2, 1]
+
+
+@pytest.mark.parametrize("trigger", [None, Early("1h")], ids=["columns", "rows"])
 @pytest.mark.parametrize(
     "windows", [Session("10ms"), Tumbling("10ms")], ids=["session", "tumbling"]
 )
