@@ -93,9 +93,8 @@ def show_description(found: Description) -> None:
         "format": found.state_format or None,
         "key groups": f"{found.max_parallelism}, by {found.key_hash}",
     }
-    for uid, at in found.watermarks.items():
-        shown = time_text(at) if not isinstance(at, int) else str(at)
-        pairs[f"watermark {uid}".rstrip()] = shown
+    for name, at in description.clocks_of(found):
+        pairs[name] = time_text(at) if not isinstance(at, int) else str(at)
     for name, value in found.source.items():
         pairs[f"source {name}"] = _short(value)
     for uid, staged in found.sinks.items():

@@ -124,6 +124,18 @@ def describe(found: Found) -> Description:
     )
 
 
+def clocks_of(found: Description) -> list[tuple[str, datetime | int | None]]:
+    """Its watermarks by names for people: of an input it is the newest event time that counts."""
+    operators = {one.uid for one in found.operators}
+
+    def name(uid: str) -> str:
+        if not uid:
+            return "lowest watermark"
+        return f"watermark of {uid}" if uid in operators else f"newest event time of {uid}"
+
+    return [(name(uid), at) for uid, at in found.watermarks.items()]
+
+
 def moment_of(milliseconds: int | None) -> datetime | int | None:
     """A watermark as a time, or the number where no calendar has it; None where there is none."""
     if milliseconds is None or milliseconds == _NO_WATERMARK:

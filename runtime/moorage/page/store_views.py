@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from moorage.driver.views import CheckpointTimes, GraphView
-from moorage.offline.description import Description
+from moorage.offline.description import Description, clocks_of
 from moorage.offline.listing import CheckpointRow, Listing, SavepointRow
 from moorage.page.charts import bars, summary
 from moorage.page.graph import drawing_of
@@ -80,11 +80,15 @@ def _overview(found: Listing, newest: Description | None, clean: Clean) -> Secti
             ("Written by", f"Moorage {newest.moorage_version}"),
         ]
         pairs += [
-            (f"Watermark of {clean(uid)}", moment_text(at) if isinstance(at, datetime) else str(at))
-            for uid, at in newest.watermarks.items()
+            (clean(f"{name[0].upper()}{name[1:]}"), _clock_text(at))
+            for name, at in clocks_of(newest)
             if at is not None
         ]
     return Section("overview", "Overview", pairs=pairs)
+
+
+def _clock_text(at: datetime | int) -> str:
+    return moment_text(at) if isinstance(at, datetime) else str(at)
 
 
 def _graph(newest: Description | None, clean: Clean) -> list[Section]:

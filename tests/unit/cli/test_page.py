@@ -29,6 +29,7 @@ def test_a_report_of_a_store_is_one_file(moorage, directory, tmp_path):
     assert "<td>--restore chk-3</td>" in html
     assert "<td>--restore chk-2</td>" in html
     assert "<dt>Restore point</dt><dd>chk-3 at epoch" in html
+    assert "<dt>Newest event time of in</dt><dd>2013-01-01 10:00:00 UTC</dd>" in html
     assert re.search(r"<td>\d+ to \d+</td><td class=\"number\">[\d.]+ K?i?B</td>", html)
 
 

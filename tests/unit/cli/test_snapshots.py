@@ -79,12 +79,13 @@ def test_a_jobs_manifest_names_both_directories(moorage, job_file):
 def test_one_snapshot_is_shown(moorage, directory):
     status, out, _ = moorage("snapshots", "show", directory, "chk-2")
     assert status == 0
-    assert f"path            file://{directory}/chk-2\n" in out
-    assert "taken by        fence 1, run 0, moorage 0.1.0, pid 7\n" in out
+    assert f"path                       file://{directory}/chk-2\n" in out
+    assert "taken by                   fence 1, run 0, moorage 0.1.0, pid 7\n" in out
     assert "operator visits: parallelism 2, key string" in out
     assert "  by_day  map date -> double\n" in out
     assert "  8-15        native" in out
-    assert re.search(r"^watermark +-$", out, re.MULTILINE)
+    assert re.search(r"^lowest watermark +-$", out, re.MULTILINE)
+    assert re.search(r"^newest event time of in +2013-01-01 10:00:00Z$", out, re.MULTILINE)
     document = result(moorage("snapshots", "show", directory / "chk-2", "-o", "json")[1])
     assert document["standing"] == "retained"
     assert document["operators"][0]["ranges"][1]["start"] == 8
