@@ -184,7 +184,10 @@ class Actor:
             return
         try:
             async with _within(tenure):
-                await self.attempts.repair(world)
+                looked = await self.attempts.repair(world)
+            if looked:
+                # What is beside them may have been deleted or edited as well: it is set anew.
+                self._beside.pop(world.meta.uid, None)
         except (ActionFailed, ClusterError, TimeoutError) as error:
             _log.warning("not looked after: job=%s error=%s", world.meta.name, error)
 
@@ -354,7 +357,7 @@ class Actor:
     async def _set_beside(
         self, effect: SetDisruptionBudget | SetPodMonitor | SetIngress, meta: Meta
     ) -> bool:
-        """Once in a process's life for each change: nobody else is expected to touch it."""
+        """Once for each change, and again when what the job has is looked after."""
         if self.is_done(effect, meta.uid):
             return False
         await self.attempts.set_beside(effect, meta)

@@ -147,8 +147,10 @@ class Attempts:
         if found is not None and is_controlled_by(found, meta.uid):
             await self._delete(kind, meta, name, found["metadata"]["uid"])
 
-    async def repair(self, world: JobWorld) -> None:
+    async def repair(self, world: JobWorld) -> bool:
         """Make again what a living driver needs besides its pod, and somebody deleted.
+
+        Returns whether it was time to look.
 
         New executors mount the attempt's Secret, and the operator needs it to speak to the driver;
         metrics need the one for reading; they and people find the driver by the Service.
@@ -156,17 +158,18 @@ class Attempts:
         meta, now = world.meta, self.clock.now()
         pod = world.current_driver
         if pod is None or pod.terminal or pod.deleted_at is not None:
-            return
+            return False
         if meta.deleted_at is not None or meta.annotation("paused") == "true":
-            return
+            return False
         # Nothing tells of a deletion, and looking costs three requests: so once a minute, and the
         # first time a minute after the job was first seen, as an operator that starts sees all.
         if now < self._looked_after.setdefault(meta.uid, now) + _EVERY:
-            return
+            return False
         self._looked_after[meta.uid] = now
         await self._repair_secret(meta, pod.attempt)
         await self._repair_scrape(meta, pod.attempt)
         await self._repair_service(meta)
+        return True
 
     def forget(self, uid: str) -> None:
         """The job is gone."""

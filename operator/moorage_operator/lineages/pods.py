@@ -378,6 +378,8 @@ class PodLineages:
             known = self._watched[key] = _Watched(found.uid, self._clock.now(), failure=failure)
         if found.answer is None:
             known.open = self._clock.now()
+        elif found.answer.state == "Completed":
+            known.failure = ""
         # It may have ended right after it was last seen at work: that is the safe side.
         ended = known.open if found.answer is not None else None
         return replace(found, created=known.made or found.created, ended=ended)

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from moorage_api.driver import DriverState
+from moorage_api.lifecycle import Ui
 from moorage_operator.children.names import owner_reference
 from moorage_operator.children.secrets import config_owner, scrape_secret, token_secret
 from moorage_operator.objects import meta_of
-from moorage_operator.plan import ActionFailed
+from moorage_operator.plan import ActionFailed, SetIngress
 from moorage_operator.ports import Forbidden
 
 
@@ -66,6 +67,25 @@ async def test_a_secret_that_went_with_its_config_map_comes_back_as_the_jobs(run
     running.api.delete("StatefulSparkJob", "here", "clicks")
     running.api.collect()
     assert there(running)["Secret"] == 0
+
+
+async def test_what_is_beside_the_pods_comes_back_as_it_was(running):
+    page = SetIngress(Ui(ingress_template="/{{name}}"))
+    decide = running.reconciler._decide_job
+    running.reconciler._decide_job = lambda world: replace(decide(world), effects=(page,))
+    await running.settle()
+    running.api.delete("Ingress", "here", "clicks-driver")
+    await running.settle()
+    assert not running.api.list("Ingress")
+    running.clock.advance(61)
+    await running.settle()
+    [made] = running.api.list("Ingress")
+    changed = {"spec": {"rules": [{"host": "elsewhere.example.com"}]}}
+    running.api.patch("Ingress", "here", "clicks-driver", changed)
+    running.clock.advance(61)
+    await running.settle()
+    [again] = running.api.list("Ingress")
+    assert again["spec"] == made["spec"]
 
 
 async def test_a_deleted_token_for_reading_is_replaced_by_another(running):
