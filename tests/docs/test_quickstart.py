@@ -12,7 +12,7 @@ from moorage_testing.pages import blocks
 pytestmark = pytest.mark.docs
 
 PAGE = "docs/quickstart.md"
-SECONDS = 240
+SECONDS = 900
 
 
 def test_the_counts_are_equal_after_the_kill(tmp_path):
