@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 
 from moorage.cli.checks import Place, checked_job
 from moorage.cli.exit_codes import ExitCode
-from moorage.cli.kubectl import JOBS, SNAPSHOTS, Ask, kubectl_of, last_line
+from moorage.cli.kubectl import JOBS, OPERATORS, SNAPSHOTS, Ask, kubectl_of, last_line
 from moorage.cli.output import Output, one_line, print_found, print_table
 from moorage.driver.java import java_home
 from moorage.offline.lookup import directories_of
@@ -37,8 +37,6 @@ LEAST_FREE_BYTES = 2 << 30
 MOST_CLOCK_SECONDS = 10.0
 KINDS = (JOBS, SNAPSHOTS)
 USER_VERBS = (("create", KINDS[0]), ("patch", KINDS[0]), ("create", KINDS[1]))
-OPERATORS = "app.kubernetes.io/part-of=moorage"
-"""What the chart labels its Deployments with, whatever the release and its shards are called."""
 DRIVER_VERBS = (("create", "pods"), ("create", "configmaps"), ("deletecollection", "pods"))
 
 Outcome = Literal["ok", "warning", "failed", "unknown"]

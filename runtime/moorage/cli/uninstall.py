@@ -6,13 +6,22 @@ The release goes by Helm, whose hook sees to the finalizers of what stays; defin
 
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import typer
 
 from moorage.cli.cluster_jobs import Context
-from moorage.cli.kubectl import JOBS, SNAPSHOTS, Cluster, Json, Refused, kubectl_of, last_line
+from moorage.cli.kubectl import (
+    JOBS,
+    OPERATORS,
+    SNAPSHOTS,
+    Cluster,
+    Json,
+    Refused,
+    kubectl_of,
+    last_line,
+)
 from moorage.cli.output import complain, print_table, stoppable
 from moorage_state.errors import UserError
 
@@ -43,6 +52,8 @@ class Found:
     snapshots: Sequence[Json] = ()
     kept: Sequence[Json] = field(default=())
     """Accounts of drivers and Leases, which the release leaves behind."""
+    release: bool = True
+    """Whether the release is there: what was begun before may have uninstalled it."""
 
 
 def uninstall(
@@ -69,7 +80,7 @@ def uninstall(
     cluster, helm = Cluster(kubectl_of(context)), helm_of(context)
     try:
         found = look(cluster, asked)
-        _said(helm(["status", release, f"--namespace={namespace}"]))
+        found = replace(found, release=_is_installed(cluster, helm, asked))
         print_table(("WHAT", "NAMESPACE", "NAME", "WHAT BECOMES OF IT"), list(plan(asked, found)))
         if not yes:
             typer.confirm("Go on?", abort=True)
@@ -102,13 +113,13 @@ def look(cluster: Cluster, asked: Asked) -> Found:
 
     Raises Refused: what is asked for would lose something.
     """
-    jobs = cluster.list(JOBS, everywhere=True)
+    jobs = _listed(cluster, JOBS)
     if asked.definitions and jobs and not asked.jobs:
         raise Refused(
             f"with the definitions all jobs would go, without a final savepoint: jobs={len(jobs)}; "
             f"end them first (--jobs), or leave out --definitions"
         )
-    snapshots = cluster.list(SNAPSHOTS, everywhere=True) if asked.definitions else []
+    snapshots = _listed(cluster, SNAPSHOTS) if asked.definitions else []
     kept: list[Json] = []
     if asked.definitions:
         mine = f"app.kubernetes.io/part-of=moorage,app.kubernetes.io/instance={asked.release}"
@@ -129,7 +140,8 @@ def plan(asked: Asked, found: Found) -> Iterator[tuple[str, str, str, str]]:
         yield "job", _namespace(one), _name(one), ends
     for one in found.snapshots:
         yield "snapshot", _namespace(one), _name(one), "its object is deleted, its data stay"
-    yield "operator", asked.namespace, asked.release, "is uninstalled by helm"
+    gone = "is uninstalled by helm" if found.release else "is gone already"
+    yield "operator", asked.namespace, asked.release, gone
     if not asked.definitions:
         yield "definitions", "", "", "stay, with all jobs and snapshots"
         return
@@ -141,12 +153,12 @@ def plan(asked: Asked, found: Found) -> Iterator[tuple[str, str, str, str]]:
 
 def carry_out(cluster: Cluster, helm: Helm, asked: Asked, found: Found, timeout: float) -> None:
     """Do it. Raises Refused: a step did not succeed; those before it are done."""
-    if asked.jobs:
+    if asked.jobs and found.jobs:
         for one in found.jobs:
             cluster.delete(JOBS, _name(one), _namespace(one))
         cluster.wait_until_gone(JOBS, timeout)
     # Jobs that ended have left their final ones.
-    snapshots = cluster.list(SNAPSHOTS, everywhere=True) if asked.definitions else []
+    snapshots = _listed(cluster, SNAPSHOTS) if asked.definitions else []
     for one in snapshots:
         # With another policy the operator would delete what is stored.
         change = {"spec": {"deletionPolicy": "Retain"}}
@@ -154,12 +166,36 @@ def carry_out(cluster: Cluster, helm: Helm, asked: Asked, found: Found, timeout:
         cluster.delete(SNAPSHOTS, _name(one), _namespace(one))
     if snapshots:
         cluster.wait_until_gone(SNAPSHOTS, timeout)
-    complain(_said(helm(["uninstall", asked.release, f"--namespace={asked.namespace}"])))
+    if found.release:
+        complain(_said(helm(["uninstall", asked.release, f"--namespace={asked.namespace}"])))
     for one in found.kept:
         cluster.delete(one["kind"].lower(), _name(one), _namespace(one))
     if asked.definitions:
         for kind in (JOBS, SNAPSHOTS):
             cluster.delete("customresourcedefinitions", kind)
+
+
+def _is_installed(cluster: Cluster, helm: Helm, asked: Asked) -> bool:
+    """Whether helm has the release; without it only what an earlier run left is to be done.
+
+    Raises Refused: it has not, and an operator is there, or nothing but it was to go.
+    """
+    answer = helm(["status", asked.release, f"--namespace={asked.namespace}"])
+    gone = bool(answer.returncode) and "not found" in answer.stderr and asked.definitions
+    if gone and not cluster.list("deployments.apps", OPERATORS, everywhere=True):
+        return False
+    _said(answer)
+    return True
+
+
+def _listed(cluster: Cluster, kind: str) -> list[Json]:
+    """All of a kind of ours; none where its definition is gone already."""
+    try:
+        return cluster.list(kind, everywhere=True)
+    except Refused as error:
+        if "doesn't have a resource type" in str(error):
+            return []
+        raise
 
 
 def _said(answer: "subprocess.CompletedProcess[str]") -> str:

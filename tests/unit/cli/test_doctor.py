@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from moorage.cli import doctor as module
-from moorage.cli.doctor import OPERATORS, cluster, packages
+from moorage.cli.doctor import cluster, packages
+from moorage.cli.kubectl import OPERATORS
 from moorage_api import load_manifest
 from moorage_state.errors import UserError
 

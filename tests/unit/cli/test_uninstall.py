@@ -34,6 +34,7 @@ class ClusterOfTwo:
             "deployments.apps": [object_of("Deployment", "moorage", "moorage")],
         }
         self.final_savepoints = False
+        self.without = ""
         self.done = []
         self.helm_error = ""
 
@@ -41,6 +42,9 @@ class ClusterOfTwo:
         verb, kind, *words = arguments
         if verb == "get":
             assert "--all-namespaces" in words
+            if kind == self.without:
+                told = f"error: the server doesn't have a resource type {kind!r}"
+                return subprocess.CompletedProcess([], 1, "", told)
             told = json.dumps({"items": self.objects[kind]})
             return subprocess.CompletedProcess([], 0, told)
         self.done.append((verb, kind, words[0]))
@@ -115,6 +119,27 @@ def test_definitions_with_jobs_behind_them_are_refused_before_anything_is_done(m
     status, _, err = moorage("uninstall", "--definitions", "--yes")
     assert (status, cluster.done) == (2, [])
     assert "jobs=2; end them first (--jobs)" in err
+
+
+def test_what_was_begun_goes_on_after_the_release_and_a_definition_went(moorage, cluster):
+    cluster.helm_error = "Error: release: not found"
+    for kind in (JOBS, "deployments.apps"):
+        cluster.objects[kind] = []
+    cluster.without = JOBS
+    status, out, err = moorage("uninstall", "--jobs", "--definitions", "--yes")
+    assert status == 0, err
+    assert "is gone already" in out
+    assert HELM not in cluster.done
+    assert ("delete", SNAPSHOTS, "clicks-before") in cluster.done
+    assert cluster.done[-1] == ("delete", "customresourcedefinitions", SNAPSHOTS)
+
+
+def test_a_release_of_another_name_is_not_taken_for_gone(moorage, cluster):
+    cluster.helm_error = "Error: release: not found"
+    cluster.objects[JOBS] = []
+    status, _, err = moorage("uninstall", "--definitions", "--yes")
+    assert (status, cluster.done) == (2, [])
+    assert "release: not found" in err
 
 
 def test_who_does_not_say_yes_keeps_everything(moorage, cluster):
