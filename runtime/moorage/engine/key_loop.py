@@ -86,8 +86,9 @@ class KeyLoop:
                 if produced is not None:
                     for out in produced:
                         append(out if type(out) is tuple else as_tuple(out))
-            if len(made) >= FLUSH_ROWS:
-                yield from self._sending.flush()
+                # Not once a key: a hot one may give very many for each of very many rows.
+                if len(made) >= FLUSH_ROWS:
+                    yield from self._sending.flush()
 
     def _keys_in_time(
         self, chunk: Chunk, rows: list[Any], times: list[int | None]
@@ -117,26 +118,29 @@ class KeyLoop:
             # Where one clock alone decides, time goes on within a key as its rows do. Where there
             # are several, a key's rows say nothing of the slower one.
             if firing is None or delay is None:
-                self._timed_rows(mine, when)
+                yield from self._timed_rows(mine, when)
             else:
                 yield from self._rows_and_timers(firing, mine, when, delay + 1)
-            if self._out.full:
-                yield from self._sending.flush()
 
-    def _timed_rows(self, rows: Sequence[Any], times: Sequence[int | None]) -> None:
+    def _timed_rows(
+        self, rows: Sequence[Any], times: Sequence[int | None]
+    ) -> Iterator[pa.RecordBatch]:
         process, extend, ctx = self._process, self._out.extend, self._ctx
+        made = self._out.rows
         for row, time_ms in zip(rows, times, strict=True):
             ctx._timestamp = time_ms
             produced = process(row, ctx)
             if produced is not None:
                 extend(produced)
+            if len(made) >= FLUSH_ROWS:
+                yield from self._sending.flush()
 
     def _rows_and_timers(
         self, firing: Firing, rows: Sequence[Any], times: Sequence[int | None], behind: int
     ) -> Iterator[pa.RecordBatch]:
         """Rows of a key, with the timers that come before each."""
         process, extend, ctx = self._process, self._out.extend, self._ctx
-        service = ctx.timer_service()
+        made, service = self._out.rows, ctx.timer_service()
         for row, time_ms in zip(rows, times, strict=True):
             if time_ms is not None:
                 if (reached := time_ms - behind) > service._watermark:
@@ -147,6 +151,8 @@ class KeyLoop:
             produced = process(row, ctx)
             if produced is not None:
                 extend(produced)
+            if len(made) >= FLUSH_ROWS:
+                yield from self._sending.flush()
 
     def end_key(self) -> Iterator[pa.RecordBatch]:
         """Fire what the current key's rows left due, and write what the key changed."""

@@ -202,6 +202,27 @@ def test_an_operator_without_side_outputs_adds_rows_as_a_list_does():
     assert buffer.append == buffer.rows.append
 
 
+@pytest.mark.parametrize("delay", [None, 0], ids=["as they come", "with timers between"])
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("aside", [False, True])
+def test_what_a_key_with_many_rows_yields_leaves_in_batches(operator, batch, timed, delay, aside):
+    class Much(KeyedProcessFunction):
+        def process(self, row, ctx):
+            if not aside:
+                return ((ctx.key, i) for i in range(FLUSH_ROWS))
+            for i in range(FLUSH_ROWS):
+                ctx.output(ODD, (i,))
+            return None
+
+        def on_timer(self, timestamp, ctx):
+            return None
+
+    rows = [("a", n, n) if timed else ("a", n) for n in range(3)]
+    changes = {"side_outputs": declared(read=True), "downstream": 1, "timer_delay_ms": delay}
+    done = operator.attempt(Much(), [batch(*rows)], **changes)
+    assert [b.num_rows for b in done.batches] == [FLUSH_ROWS, FLUSH_ROWS, FLUSH_ROWS, 1]
+
+
 @pytest.mark.parametrize("timed", [False, True])
 def test_rows_of_side_outputs_fill_the_buffer_as_others_do(operator, batch, timed):
     class Much(KeyedProcessFunction):
