@@ -25,6 +25,7 @@ from moorage.api.join_functions import (
 )
 from moorage.api.misplaced import Unfinished
 from moorage.api.waiting_rows import WaitingRows
+from moorage.api.windows import MAX_TIME
 from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 
@@ -141,7 +142,8 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
             met = JoinContext(ctx, (when, at) if side else (at, when))
             pair = (other, row) if side else (row, other)
             yield from self._function.process_element(*pair, met) or ()
-        service.register_event_time_timer(at + max(upper, 0))
+        # A row of the end of time is forgotten with the job's input: there is no later time.
+        service.register_event_time_timer(min(at + max(upper, 0), MAX_TIME))
 
     def _turn_of(self, key: Any) -> None:
         if key != self._key:

@@ -131,6 +131,17 @@ def test_very_many_rows_of_one_time_are_written_once_each():
     assert [row.n for row in found] == [*range(8_000), -1]
 
 
+@pytest.mark.parametrize("at", [(1 << 63) - 1, -(1 << 63) + 1])
+def test_rows_of_the_first_and_last_time_there_is_are_joined_as_others(at):
+    def joined(left, right):
+        return left.interval_join(right).between("-1h", "1h").select(uid="j", m="right.m")
+
+    second = SecondStream(RIGHT, "id", "at")
+    with KeyedHarness(joined, LEFT, "user", event_time="at", second=second) as join:
+        join.process(("a", 1, at))
+        assert join.process(second=[("a", 7, at)]) == [(7,)]
+
+
 def test_rows_are_forgotten_when_nothing_can_belong_to_them_any_more():
     def joined(left, right):
         return left.interval_join(right).between("-10ms", "30ms").select(uid="j", n="left.n")
