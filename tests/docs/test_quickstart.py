@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from moorage_testing.pages import blocks
 
-pytestmark = pytest.mark.docs
+# Each starts Spark several times: minutes on a busy machine.
+pytestmark = [pytest.mark.docs, pytest.mark.timeout(1000)]
 
 PAGE = "docs/quickstart.md"
 SECONDS = 900

@@ -16,7 +16,8 @@ from moorage_testing.s3_server import S3Server
 
 from moorage_state.stores import S3Store
 
-pytestmark = pytest.mark.docs
+# Each starts Spark several times: minutes on a busy machine.
+pytestmark = [pytest.mark.docs, pytest.mark.timeout(1000)]
 
 MOORAGE = str(Path(sys.executable).parent / "moorage")
 SECONDS = 240
