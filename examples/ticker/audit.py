@@ -8,6 +8,7 @@ Prints one line of JSON and ends with status 1 if a tick was lost or counted twi
 import json
 import sys
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -37,10 +38,12 @@ def judge_output(path: str) -> dict[str, Any]:
     """What was published: every tick up to some moment, each once."""
     seen: dict[int, list[int]] = defaultdict(list)
     store, place = open_store(address(path)), _place(address(path))
-    for url in FileSink(path).files():
-        key = _place(url).removeprefix(f"{place}/")
-        for row in _rows(store.get(key)):
-            seen[row["counter"]].append(row["last"])
+    keys = [_place(url).removeprefix(f"{place}/") for url in FileSink(path).files()]
+    # A job of an hour has thousands of small files: most of the time is waiting for the store.
+    with ThreadPoolExecutor(8) as pool:
+        for parquet in pool.map(store.get, keys):
+            for row in _rows(parquet):
+                seen[row["counter"]].append(row["last"])
     lost = twice = 0
     for key, values in seen.items():
         distinct = set(values)

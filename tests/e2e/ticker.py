@@ -18,6 +18,9 @@ _EXAMPLE = yaml.safe_load(
     (Path(__file__).parents[2] / "examples" / "kubernetes" / "ticker.yaml").read_text()
 )
 
+_PROGRAM_SECONDS = 600.0
+"""How long the auditor may take: it reads thousands of files beside a job that is not spared."""
+
 _LIST = """
 import json, sys
 from moorage_state.stores import open_store
@@ -242,7 +245,7 @@ class Ticker:
                 }
             ],
         }
-        phase, log = self.namespace.run_pod(f"{what}-{self.name}", spec)
+        phase, log = self.namespace.run_pod(f"{what}-{self.name}", spec, _PROGRAM_SECONDS)
         assert phase == "Succeeded", log
         return json.loads(log.strip().splitlines()[-1])
 
