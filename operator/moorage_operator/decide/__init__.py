@@ -37,9 +37,8 @@ from moorage_operator.decide.next_operation import (
 from moorage_operator.decide.observed import observe_attempt, rebuild
 from moorage_operator.decide.operations import leave_block
 from moorage_operator.decide.phase import message, phase
-from moorage_operator.decide.profile import show_profile
 from moorage_operator.decide.rollback import follow_rollback, note_restored, note_sinks
-from moorage_operator.decide.specs import desired, is_valid, policy, renew_rejection
+from moorage_operator.decide.specs import desired, is_valid, policy, renew_rejection, show_profile
 from moorage_operator.decide.start import fencing, starting, verifying
 from moorage_operator.decide.stop import snapshotting, stopping
 from moorage_operator.decide.validate import tell_ignored_annotations, validate, warn_of_eviction

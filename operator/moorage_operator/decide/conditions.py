@@ -22,7 +22,6 @@ from moorage_operator.decide.health import (
 )
 from moorage_operator.decide.phase import PAUSED, is_suspended, slow_start, stuck, stuck_executor
 from moorage_operator.decide.preflight import preflight_text
-from moorage_operator.decide.profile import waiting_text
 from moorage_operator.decide.restore_point import path_store_task
 from moorage_operator.decide.rollback import hindrance, is_late
 from moorage_operator.decide.room import lacks_edit, lacks_start
@@ -33,6 +32,7 @@ from moorage_operator.decide.specs import (
     newest_name,
     policy,
     running_spec,
+    waiting_text,
 )
 from moorage_operator.decide.standby import standby_text
 from moorage_operator.world import StoreView, Unreadable

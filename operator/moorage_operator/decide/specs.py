@@ -6,7 +6,8 @@ gives it up goes on with the last good one, and those that follow read that in i
 An edit that is wrong changes nothing of what runs: everything here then goes by the last good spec,
 which its ControllerRevision keeps. Values that need no new revision (policies, desiredState) are
 those of the newest good spec. What became of each version is kept for people, in
-`status.revisions`; nothing is decided by it.
+`status.revisions`; nothing is decided by it. Nor by the profile that is kept: it tells what
+defaults the spec was judged with.
 """
 
 from datetime import timedelta
@@ -26,6 +27,8 @@ _RECORDS = 10
 _CHANGED = 8
 """Fields that a record names."""
 _TOLD = 500
+_FEW = 8
+"""Fields that wait for a restart and are named."""
 _NODE_LOST = timedelta(minutes=2)
 
 
@@ -296,3 +299,31 @@ def _changed(draft: Draft, before: str, name: str) -> tuple[str, ...]:
     found = described(old, new)
     more = (f"and {len(found) - _CHANGED} more",) if len(found) > _CHANGED else ()
     return (*found[:_CHANGED], *more)
+
+
+def show_profile(draft: Draft) -> None:
+    """Keep the defaults that the spec was judged with, and tell of another profile once."""
+    before, now = draft.world.status.profile, draft.world.profile
+    draft.put(profile=now)
+    taken, old = (now.digest if now else ""), (before.digest if before else "")
+    waiting = now.waiting if now else ""
+    if taken != old and draft.attempt.number > 0:
+        name = now.name if now else "none"
+        text = f"The job goes by profile {name} from now on, as far as its own spec says nothing"
+        draft.tell("Normal", "ProfileTaken", text, f"{draft.attempt.number}-{taken}")
+    if waiting and waiting != (before.waiting if before else ""):
+        draft.tell(
+            "Normal", "ProfileWaits", waiting_text(draft), f"{draft.attempt.number}-{waiting}"
+        )
+
+
+def waiting_text(draft: Draft) -> str:
+    """What becomes of a profile that says something else by now; empty if it does not."""
+    profile, fields = draft.world.profile, draft.world.profile_waits
+    if profile is None or not profile.waiting:
+        return ""
+    more = f" and {len(fields) - _FEW} more" if len(fields) > _FEW else ""
+    return (
+        f"the profile has changed by what needs a restart ({', '.join(fields[:_FEW])}{more}); it "
+        "is taken with the next edit that restarts the job, or set moorage.dev/restart"
+    )
