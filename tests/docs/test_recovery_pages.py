@@ -124,7 +124,10 @@ class Place:
         """The highest count of each user in a job's output."""
         if not list((self.folder / f"out-{name}").glob("*.parquet")):
             return {}
-        found = pd.read_parquet(self.folder / f"out-{name}").groupby("user")["clicks"].max()
+        try:
+            found = pd.read_parquet(self.folder / f"out-{name}").groupby("user")["clicks"].max()
+        except FileNotFoundError:  # a job that goes back has just taken it away
+            return {}
         return {str(user): int(clicks) for user, clicks in found.items()}
 
     def checkpoints(self, name: str) -> list[dict[str, Any]]:
