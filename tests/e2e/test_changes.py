@@ -221,9 +221,11 @@ WARM = {"strategy": "WarmStandby", "standby": {"observeFor": "10s", "catchUpTime
 
 def test_a_version_that_fails_beside_the_old_one_leaves_that_running(ticker):
     before, driver = ticker.attempt, ticker.driver
-    ticker.namespace.edit({"upgrade": {"preflight": False, **WARM}, **edition(ticker, "no-number")})
+    # Another one than a preflight refused: that would not be tried again.
+    wrong = edition(ticker, "none-either")
+    ticker.namespace.edit({"upgrade": {"preflight": False, **WARM}, **wrong})
     wait_until(lambda: reason(ticker, "Reconciled") == "False/Rejected", 400, "it is refused")
-    assert "no-number" in condition(ticker, "Reconciled")["message"]
+    assert "none-either" in condition(ticker, "Reconciled")["message"]
     wait_told(ticker, "StandbyFailed")
     unharmed(ticker, before, driver)
     ticker.wait_checkpoints()

@@ -154,8 +154,10 @@ class Chaos:
         self._version(self.rng.choice(UPGRADES), str(self.edition))
 
     def bad_version(self):
-        """Its graph cannot be built: it is refused, or rolled back where nobody tried it before."""
-        self._version(self.rng.choice(UPGRADES), "no-number", patience="30s")
+        """Its graph cannot be built: it is refused, or rolled back."""
+        # Each time another one: what was given up once is not tried again.
+        wrong = f"no-number-{self.done['bad_version']}"
+        self._version(self.rng.choice(UPGRADES), wrong, patience="30s")
 
     def version_from_nowhere(self):
         """It never runs: it is rolled back, or the next edit leads out of it."""
