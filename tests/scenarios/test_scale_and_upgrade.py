@@ -112,6 +112,37 @@ async def test_a_savepoint_upgrade_of_a_failing_job_falls_back_to_its_last_check
 
 
 @pytest.mark.scenario(55)
+async def test_an_upgrade_waits_no_longer_for_a_savepoint_of_a_driver_that_hangs(running):
+    running.edit(failurePolicy={"health": {"noProgressFor": "60s"}}, savepoint={"timeout": "30m"})
+    await running.run(5)
+    running.drivers.newest.hung = True
+    began = running.elapsed
+    running.edit(image="registry.example/clicks:2")
+    await running.until(
+        lambda: len(running.drivers.by_pod) == 2 and running.is_running(), seconds=1800
+    )
+    assert running.elapsed - began < 300
+    assert "UpgradeModeFallback" in running.events()
+    assert running.drivers.restored[-1].epoch == running.drivers.restored[-1].newest > 0
+
+
+@pytest.mark.scenario(55)
+async def test_whoever_wants_hanging_jobs_left_alone_has_an_upgrade_wait(running):
+    actions = {"noProgress": "Alert"}
+    running.edit(failurePolicy={"health": {"noProgressFor": "60s", "actions": actions}})
+    await running.run(5)
+    running.drivers.newest.hung = True
+    running.edit(image="registry.example/clicks:2")
+    await running.run(600)
+    assert running.drivers.newest.alive
+    running.drivers.newest.hung = False
+    await running.until(
+        lambda: len(running.drivers.by_pod) == 2 and running.is_running(), seconds=600
+    )
+    assert running.drivers.restored[-1].path.startswith(SAVEPOINTS)
+
+
+@pytest.mark.scenario(55)
 async def test_without_fallback_an_upgrade_waits_for_a_savepoint(running):
     running.edit(upgrade={"mode": "Savepoint", "fallback": "Wait"})
     await running.run(5)

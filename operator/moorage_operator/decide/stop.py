@@ -12,6 +12,7 @@ from moorage_api.driver import STOP_PATH, RequestView, SavepointInfo, StopBody
 from moorage_api.status import OperationType
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import remove
+from moorage_operator.decide.health import trouble
 from moorage_operator.decide.observed import note_savepoint
 from moorage_operator.decide.operations import begin, end
 from moorage_operator.decide.recover import after_end, finish
@@ -74,9 +75,28 @@ def snapshotting(draft: Draft) -> None:
     elif view is not None and view.state == "Failed":
         _failed(draft, f"{why.message} (code {why.code})" if why else "")
     elif operation.deadline is not None and draft.reached(operation.deadline):
-        _late(draft)
+        _late(draft, f"no {operation.stop_mode.lower()} within the time for {operation.type}")
+    elif hangs := _hangs(draft):
+        _late(draft, hangs)
     else:
         ask(draft)
+
+
+def _hangs(draft: Draft) -> str:
+    """Why a driver will take nothing, where it would be begun anew for that; else empty.
+
+    It has a minute to answer. The last that there will be of a job is waited for, and what somebody
+    wants to wait for.
+    """
+    spec, found = policy(draft), trouble(draft)
+    if not draft.reached(draft.operation.step_started_at + _WAIT):
+        return ""
+    if spec is None or found is None or found.reason != "NoProgress" or not found.curable:
+        return ""
+    left_alone = spec.failure_policy.health.actions.no_progress == "Alert"
+    if left_alone or draft.operation.type == "Delete" or _fallback(draft) != "LastCheckpoint":
+        return ""
+    return f"the driver hangs: {found.message}"
 
 
 def stopping(draft: Draft) -> None:
@@ -239,10 +259,8 @@ def retry(draft: Draft, text: str, wait: timedelta) -> None:
     draft.wake_at(draft.now + wait)
 
 
-def _late(draft: Draft) -> None:
+def _late(draft: Draft, text: str) -> None:
     """The driver has not done it in time. What it was asked cannot be taken back."""
-    operation = draft.operation
-    text = f"no {operation.stop_mode.lower()} within the time for {operation.type}"
     fallback, unheard = _fallback(draft), request_view(draft) is None
     if unheard and (draft.report is not None or fallback == "Fail"):
         _fall_back(draft, text)
