@@ -221,7 +221,6 @@ def test_another_parallelism_continues_from_the_same_checkpoint(home, truth):
     assert judge(home.path, truth) == []
 
 
-@pytest.mark.soak
 def test_a_full_local_volume_ends_the_job_and_loses_nothing(home, truth, tmp_path):
     if os.geteuid() != 0:
         pytest.skip("mounting a small volume needs root")

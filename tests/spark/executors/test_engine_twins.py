@@ -27,7 +27,7 @@ from moorage import FileSink
 from moorage.engine.placement import executors
 from moorage_state.server.group import ServerGroup
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 HOSTS = ["127.0.0.2", "127.0.0.3"]
 
