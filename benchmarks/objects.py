@@ -20,11 +20,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-
 from moorage_testing.kube import ApiStore, MemoryCluster
+from pydantic import BaseModel
 
 from moorage_api.changes import spec_hash
 from moorage_api.driver import CheckpointSummary, DriverState, RequestView

@@ -1,4 +1,4 @@
-"""What a job asks its store: `PYTHONPATH=tests/support python -m benchmarks.store_requests`.
+"""What a job asks its store: `python -m benchmarks.store_requests`.
 
 A job of `moorage run` takes checkpoints into the S3 server of the tests, through a proxy that
 counts. Counted is from the fourth checkpoint on, for so many seconds: nothing of a start. A line

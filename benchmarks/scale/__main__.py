@@ -10,8 +10,6 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
-
 from benchmarks.scale.curve import Curve, table, write
 
 TOPICS: dict[str, str] = {

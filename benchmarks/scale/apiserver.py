@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
-
 from moorage_testing.kube import ApiStore
 from moorage_testing.kube.memory import Direct
 from moorage_testing.kube.merging import matches
