@@ -8,7 +8,7 @@ Prints one line of JSON and ends with status 1 if a tick was lost or counted twi
 import json
 import sys
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ import moorage.state
 from moorage import FileSink
 from moorage_state.stores import open_store
 from moorage_state.stores.addresses import address
+from moorage_state.stores.transfers import in_parallel
 
 
 def judge_state(path: str) -> dict[str, Any]:
@@ -40,10 +41,9 @@ def judge_output(path: str) -> dict[str, Any]:
     store, place = open_store(address(path)), _place(address(path))
     keys = [_place(url).removeprefix(f"{place}/") for url in FileSink(path).files()]
     # A job of an hour has thousands of small files: most of the time is waiting for the store.
-    with ThreadPoolExecutor(8) as pool:
-        for parquet in pool.map(store.get, keys):
-            for row in _rows(parquet):
-                seen[row["counter"]].append(row["last"])
+    for parquet in in_parallel((partial(store.get, key) for key in keys), 8):
+        for row in _rows(parquet):
+            seen[row["counter"]].append(row["last"])
     lost = twice = 0
     for key, values in seen.items():
         distinct = set(values)

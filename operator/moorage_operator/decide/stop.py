@@ -88,15 +88,16 @@ def _hangs(draft: Draft) -> str:
     It has a minute to answer. The last that there will be of a job is waited for, and what somebody
     wants to wait for.
     """
-    spec, found = policy(draft), trouble(draft)
-    if not draft.reached(draft.operation.step_started_at + _WAIT):
+    operation, spec = draft.operation, policy(draft)
+    if spec is None or operation.type == "Delete" or _fallback(draft) != "LastCheckpoint":
         return ""
-    if spec is None or found is None or found.reason != "NoProgress" or not found.curable:
+    if spec.failure_policy.health.actions.no_progress == "Alert":
         return ""
-    left_alone = spec.failure_policy.health.actions.no_progress == "Alert"
-    if left_alone or draft.operation.type == "Delete" or _fallback(draft) != "LastCheckpoint":
+    if not draft.reached(operation.step_started_at + _WAIT):
         return ""
-    return f"the driver hangs: {found.message}"
+    found = trouble(draft)
+    hangs = found is not None and found.reason == "NoProgress" and found.curable
+    return f"the driver hangs: {found.message}" if found is not None and hangs else ""
 
 
 def stopping(draft: Draft) -> None:

@@ -94,7 +94,7 @@ class _Lane:
         all_valid = bool(column.valid.all())
         if not all_valid:
             values = np.where(column.valid, values, self._neutral)
-        if self._may_be_full(values, times=int(np.diff(starts, append=len(values)).max())):
+        if self._is_long_sum and self._may_be_full(values, times=_longest(starts, len(values))):
             summed = self._counted_out(np.add.reduceat(values.astype(object), starts))
         else:
             summed = _UFUNCS[self.part.op].reduceat(values, starts)
@@ -112,7 +112,7 @@ class _Lane:
             return Column(values, one.valid | other.valid)
         a = np.where(one.valid, one.values, self._neutral)
         b = np.where(other.valid, other.values, self._neutral)
-        if self._may_be_full(a, b):
+        if self._is_long_sum and self._may_be_full(a, b):
             both = self._counted_out(a.astype(object) + b.astype(object))
         else:
             both = _UFUNCS[self.part.op](a, b)
@@ -156,10 +156,13 @@ class _Lane:
         ]
         return Column(found, np.array([value is not None for value in found], bool))
 
-    def _may_be_full(self, *columns: NDArray[Any], times: int = 1) -> bool:
+    @property
+    def _is_long_sum(self) -> bool:
+        return self.part.op == "sum" and self.dtype is np.int64
+
+    @staticmethod
+    def _may_be_full(*columns: NDArray[Any], times: int = 1) -> bool:
         """Whether sums of so many values of each column may be greater than a long."""
-        if self.part.op != "sum" or self.dtype is not np.int64:
-            return False
         highest = sum(float(np.abs(c.astype(np.float64)).max(initial=0)) for c in columns)
         return highest * times >= _SAFE
 
@@ -171,6 +174,11 @@ class _Lane:
         if len(sums) and not -MOST <= min(sums) <= max(sums) <= MOST:
             raise overflow(self.part)
         return sums.astype(np.int64)
+
+
+def _longest(starts: NDArray[np.int64], length: int) -> int:
+    """How many values the longest group has."""
+    return int(np.diff(starts, append=length).max())
 
 
 class AggregateColumns:

@@ -111,7 +111,6 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
             WaitingRows(ctx.get_map_state(MapStateDescriptor(name, "bigint", f"array<{kind}>")))
             for name, kind in zip((LEFT_ROWS, RIGHT_ROWS), self._types, strict=True)
         ]
-        self._key: Any = None
         self._function.open(ctx)
 
     def close(self) -> None:
@@ -146,10 +145,8 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
         service.register_event_time_timer(min(at + max(upper, 0), MAX_TIME))
 
     def _turn_of(self, key: Any) -> None:
-        if key != self._key:
-            self._key = key
-            for rows in self._rows:
-                rows.forget()
+        for rows in self._rows:
+            rows.turn_of(key)
 
     def on_timer(self, timestamp: int, ctx: ProcessContext) -> None:
         """Forget the rows to which nothing belongs that is still to come."""

@@ -92,7 +92,6 @@ class VersionedJoin(KeyedCoProcessFunction):
         rows = ctx.get_map_state(MapStateDescriptor(ROWS, "bigint", f"array<{row}>"))
         versions = ctx.get_map_state(MapStateDescriptor(VERSIONS, "bigint", version))
         self._rows, self._versions = WaitingRows(rows), Versions(versions)
-        self._key: Any = None
         self._function.open(ctx)
 
     def close(self) -> None:
@@ -134,10 +133,8 @@ class VersionedJoin(KeyedCoProcessFunction):
                 yield from self._function.join(row, version, ctx) or ()
 
     def _turn_of(self, key: Any) -> None:
-        if key != self._key:
-            self._key = key
-            self._rows.forget()
-            self._versions.forget()
+        self._rows.turn_of(key)
+        self._versions.turn_of(key)
 
 
 class TemporalJoin(Unfinished):

@@ -9,20 +9,37 @@ from collections.abc import Iterator
 from typing import Any
 
 
-class WaitingRows:
+class _OfOneKey:
+    """What is in order for as long as a key has its turn.
+
+    Args:
+        state: handle of a map by time.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self._key: Any = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._times: list[int] | None = None
+
+    def turn_of(self, key: Any) -> None:
+        """Which key is the current one."""
+        if key != self._key:
+            self._key = key
+            self._forget()
+
+
+class WaitingRows(_OfOneKey):
     """Rows by event time; several may have the same.
 
     Args:
         state: handle of a map of lists of rows by their time.
     """
 
-    def __init__(self, state: Any) -> None:
-        self._state = state
-        self.forget()
-
-    def forget(self) -> None:
-        """Another key has its turn."""
-        self._times: list[int] | None = None
+    def _forget(self) -> None:
+        super()._forget()
         self._rows: dict[int, list[Any]] = {}
 
     def add(self, at: int, row: Any) -> None:
@@ -61,20 +78,12 @@ class WaitingRows:
             del self._times[bisect_left(self._times, at)]
 
 
-class Versions:
+class Versions(_OfOneKey):
     """Versions of something by the time from which each holds; the last one of a time counts.
 
     Args:
         state: handle of a map of versions by their time.
     """
-
-    def __init__(self, state: Any) -> None:
-        self._state = state
-        self.forget()
-
-    def forget(self) -> None:
-        """Another key has its turn."""
-        self._times: list[int] | None = None
 
     def put(self, at: int, version: Any) -> None:
         """Keep a version."""

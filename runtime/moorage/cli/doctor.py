@@ -238,8 +238,7 @@ def _definitions(kubectl: Ask) -> Iterator[Finding]:
 
 
 def _operator(kubectl: Ask) -> Finding:
-    chosen = OPERATORS
-    answer = kubectl(["get", "deployments", "-A", "-l", chosen, "-o", "json"])
+    answer = kubectl(["get", "deployments", "-A", "-l", OPERATORS, "-o", "json"])
     if answer.returncode:
         return Finding("operator", "unknown", last_line(answer.stderr), "ask who runs the cluster")
     found = json.loads(answer.stdout)["items"]

@@ -17,7 +17,7 @@ from moorage.cli.output import complain, one_line
 
 JOBS, SNAPSHOTS = "statefulsparkjobs.moorage.dev", "statefulsparksnapshots.moorage.dev"
 OPERATORS = "app.kubernetes.io/part-of=moorage"
-"""What the chart labels its Deployments with, whatever the release and its shards are called."""
+"""What the chart labels all of its own with, whatever the release and its shards are called."""
 ANSWER_SECONDS = 20.0
 LOOK_SECONDS = 1.0
 _LOOKS = 10

@@ -122,7 +122,7 @@ def look(cluster: Cluster, asked: Asked) -> Found:
     snapshots = _listed(cluster, SNAPSHOTS) if asked.definitions else []
     kept: list[Json] = []
     if asked.definitions:
-        mine = f"app.kubernetes.io/part-of=moorage,app.kubernetes.io/instance={asked.release}"
+        mine = f"{OPERATORS},app.kubernetes.io/instance={asked.release}"
         for kind in _ACCOUNTS:
             found = cluster.list(kind, mine, everywhere=True)
             kept += [one for one in found if _namespace(one) != asked.namespace]
