@@ -322,11 +322,13 @@ def _driver_container(spec: JobSpec) -> dict[str, Any]:
             {"name": "driver-rpc", "containerPort": DRIVER_PORT, "protocol": "TCP"},
             {"name": "blockmanager", "containerPort": BLOCK_MANAGER_PORT, "protocol": "TCP"},
         ],
+        # Each second: Spark makes no executors until it has waited a second for its driver's pod to
+        # be ready, or the pod is. The endpoint listens some seconds before Spark looks.
         "readinessProbe": {
             "httpGet": {"path": HEALTH_PATH, "port": ENDPOINT_PORT, "scheme": _scheme(spec)},
-            "periodSeconds": 5,
+            "periodSeconds": 1,
             "timeoutSeconds": 3,
-            "failureThreshold": 3,
+            "failureThreshold": 15,
         },
         "resources": {
             "requests": {

@@ -14,6 +14,9 @@ from moorage_operator.world import PodView, Unreadable
 _ENDINGS = ("Snapshotting", "Stopping", "Fencing")
 _MOMENT = 1
 """Of grace, in seconds. With none the pod's object would go while the pod may still run."""
+_ORPHAN_GRACE = 5
+"""Of an executor whose driver is gone, in seconds. Its own is for files that others are to take
+over, and for uploads of a checkpoint. Both are of no use any more; its files outlive a kill."""
 
 
 def cleared(draft: Draft) -> bool:
@@ -22,11 +25,13 @@ def cleared(draft: Draft) -> bool:
     if isinstance(draft.world.drivers, Unreadable) or isinstance(executors, Unreadable):
         return False
     left = [p for p in draft.drivers if p.owned and not p.terminal]
+    for pod in left:
+        remove(draft, pod)
     # Executors end with their driver; they are helped along only once that is gone.
     if not left:
         left = [p for p in executors if not p.terminal]
-    for pod in left:
-        remove(draft, pod)
+        for pod in left:
+            remove(draft, pod, _ORPHAN_GRACE)
     if left:
         draft.wake(draft.config.busy_resync)
         _say_what_stays(draft, left)
@@ -63,12 +68,16 @@ def drop_strays(draft: Draft) -> None:
             draft.wake(draft.config.busy_resync)
 
 
-def remove(draft: Draft, pod: PodView) -> None:
-    """See to it that a pod ends: by asking, and where nobody listens, by force."""
-    if pod.deleted_at is None:
-        draft.do(DeletePod(pod.name, pod.uid, grace_seconds=_grace(draft)))
-    elif _is_abandoned(draft, pod):
+def remove(draft: Draft, pod: PodView, grace: int | None = None) -> None:
+    """See to it that a pod ends: by asking, and where nobody listens, by force.
+
+    It has `grace` seconds, also where it was told to end before and given more; without, its own.
+    """
+    grace = _grace(draft) if grace is None else grace
+    if pod.deleted_at is not None and _is_abandoned(draft, pod):
         draft.do(DeletePod(pod.name, pod.uid, grace_seconds=0))
+    elif pod.deleted_at is None or (grace is not None and grace < pod.grace_seconds):
+        draft.do(DeletePod(pod.name, pod.uid, grace_seconds=grace))
 
 
 def _grace(draft: Draft) -> int | None:

@@ -71,7 +71,9 @@ def _missing(draft: Draft) -> None:
     if not attempt.driver_uid:
         return
     since = attempt.missing_since or draft.now
-    gone = since + timedelta(seconds=draft.config.missing_patience)
+    # A list may be stale; of a pod that was being taken away nothing else was to be expected.
+    patience = 0 if attempt.taken_by else draft.config.missing_patience
+    gone = since + timedelta(seconds=patience)
     if not draft.reached(gone):
         draft.put_attempt(missing_since=since)
         draft.wake_at(gone)

@@ -417,5 +417,10 @@ class Stage:
                 continue
             if effect.grace_seconds == 0 or pod.terminal or pod.phase == "Pending":
                 del place[effect.name]
-            elif pod.deleted_at is None:
-                place[effect.name] = replace(pod, deleted_at=self.now)
+                continue
+            asked = effect.grace_seconds
+            place[effect.name] = replace(
+                pod,
+                deleted_at=pod.deleted_at or self.now,
+                grace_seconds=pod.grace_seconds if asked is None else min(asked, pod.grace_seconds),
+            )

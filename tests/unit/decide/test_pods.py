@@ -206,11 +206,12 @@ def test_scenario_38_a_driver_that_was_taken_away_is_not_lost_though_nobody_saw_
 ):
     stage = Stage()
     stage.run()
+    stage.go_on(60)
     stage.change_driver(deleted_at=stage.now, **change)
     stage.settle()
     stage.drivers.clear()
-    stage.wait(20)
-    stage.wait(20)
+    stage.settle()
+    assert stage.started() == [1, 2], "at once: nothing else was to be expected of it"
     assert not stage.told("DriverLost")
     assert stage.status.restarts.last_reason == reason
     assert not stage.status.restarts.window
@@ -228,6 +229,22 @@ def test_scenario_05_old_executors_hold_the_next_driver():
     del stage.executors["e1"]
     stage.settle()
     assert stage.started() == [1, 2]
+
+
+def test_an_executor_whose_driver_is_gone_has_no_time_of_its_own_left():
+    stage = Stage()
+    stage.run()
+    deleted = PodView(
+        "e1", "u1", "executor", 1, "Running", deleted_at=stage.now, grace_seconds=70, node="node-2"
+    )
+    stage.executors["e1"] = deleted
+    stage.settle()
+    assert not [e for e in stage.effects if isinstance(e, DeletePod)], "its driver runs"
+    stage.end("Failed", "user_function")
+    stage.settle()
+    stage.wait(30)
+    asked = [e for e in stage.effects if isinstance(e, DeletePod) and e.name == "e1"]
+    assert asked == [DeletePod("e1", "u1", grace_seconds=5)], "once, for less than it was given"
 
 
 def test_an_executor_that_never_goes_is_forced():

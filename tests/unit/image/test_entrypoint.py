@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,15 +20,20 @@ EXECUTOR = {
 }
 
 
+TINI = '[ "$1 $2" = "-s --" ] && shift 2 && exec "$@"'
+
+
+def stand_in(folder, name, text):
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
 @pytest.fixture
 def run(tmp_path):
     """Run the script; the arguments that java (or anything else) was started with, one a line."""
-    for name, text in (
-        ("java", '#!/bin/sh\nfor a in "$@"; do echo "$a"; done\n'),
-        ("tini", '#!/bin/sh\n[ "$1 $2" = "-s --" ] && shift 2 && exec "$@"\n'),
-    ):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    stand_in(tmp_path, "java", 'for a in "$@"; do echo "$a"; done')
+    stand_in(tmp_path, "sleep", "exit 0")
+    stand_in(tmp_path, "tini", TINI)
 
     def run(*arguments, **variables):
         done = subprocess.run(
@@ -103,6 +109,73 @@ def test_an_executor_without_its_variables_says_which_is_missing(run, missing):
     code, _, told = run("executor", **{k: v for k, v in EXECUTOR.items() if k != missing})
     assert code != 0
     assert missing in told
+
+
+@pytest.fixture
+def held(tmp_path):
+    """A pipe: who reads it waits until the test has closed it."""
+    os.mkfifo(tmp_path / "held")
+    return tmp_path / "held"
+
+
+@pytest.fixture
+def container(tmp_path):
+    """Start an executor whose Java does what a text says; its process, once a text was printed."""
+    begun = []
+    stand_in(tmp_path, "tini", TINI)
+
+    def start(java, text, sleep):
+        stand_in(tmp_path, "java", java)
+        stand_in(tmp_path, "sleep", sleep)
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **EXECUTOR}
+        process = subprocess.Popen(
+            [str(SCRIPT), "executor"], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        begun.append(process)
+        assert process.stdout.readline() == f"{text}\n"
+        return process
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_the_container_is_there_for_a_stop_hook_after_java_has_ended_well(container, held):
+    process = container("exit 0", "outlives 3", sleep=f"echo outlives $1; read nothing <{held}")
+    with held.open("w"):
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("java", "status"), [("exit 7", 7), ("kill -9 $$", 137)], ids=["fails", "is killed"]
+)
+def test_a_java_that_does_not_end_well_is_told_at_once(run, tmp_path, java, status):
+    stand_in(tmp_path, "java", java)
+    stand_in(tmp_path, "sleep", "echo outlives")
+    code, lines, _ = run("executor", **EXECUTOR)
+    assert (code, lines) == (status, [])
+
+
+WAITS = """exec {python} -Sc '
+from signal import *
+pthread_sigmask(SIG_BLOCK, [SIGTERM])
+print("runs", flush=True)
+sigwait([SIGTERM])
+print("told", flush=True)
+raise SystemExit({status})'"""
+
+
+@pytest.mark.parametrize("status", [0, 143])
+def test_java_is_told_to_end_and_its_status_is_passed_on(container, status):
+    java = WAITS.format(python=sys.executable, status=status)
+    process = container(java, "runs", sleep="echo outlives")
+    process.terminate()
+    assert process.wait() == status
+    assert process.stdout.read() == "told\n"
 
 
 def test_anything_else_is_run_as_it_is(run):
