@@ -82,7 +82,7 @@ RUN if ! { command -v tini && command -v ps; } >/dev/null; then \
     && { python3 -m pip uninstall -q -y setuptools wheel pip 2>/dev/null || true; }
 COPY --from=build-runtime /opt/moorage /opt/moorage
 RUN ln -s /opt/moorage/lib/python3*/site-packages/pyspark /opt/spark
-COPY runtime/image/entrypoint.sh runtime/image/decom.sh /opt/
+COPY runtime/image/entrypoint.sh runtime/image/outlive.sh runtime/image/decom.sh /opt/
 ENV PATH=/opt/moorage/bin:$PATH JAVA_HOME=/opt/java SPARK_HOME=/opt/spark \
     PYSPARK_PYTHON=/opt/moorage/bin/python PYSPARK_DRIVER_PYTHON=/opt/moorage/bin/python \
     PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -41,28 +41,7 @@ while eval "[ \"\${SPARK_JAVA_OPT_$number+set}\" = set ]"; do
     number=$((number + 1))
 done
 
-# Spark tells its executors to end and deletes their pods in one go. A stop hook that Kubernetes runs in
-# a container which is just ending may leave the pod with the kubelet until its grace is over, and the
-# job's next driver waits for that. So the container outlives Java for some seconds: it is there for
-# the hook, and ends when it is told to.
-outlive='
-java= told=0
-tell() { told=$((told + 1)); [ ! "$java" ] || kill -s TERM "$java" 2>/dev/null; }
-trap tell TERM
-"$@" &
-java=$!
-[ $told = 0 ] || tell
-# A signal ends a wait, and not always Java.
-while heard=$told; wait $java; code=$?; [ $told != $heard ]; do :; done
-if [ $code = 0 ] && [ $told = 0 ]; then
-    trap "exit 0" TERM
-    sleep 3 &
-    wait $!
-fi
-exit $code
-'
-
-exec tini -s -- sh -c "$outlive" executor "${JAVA_HOME:+$JAVA_HOME/bin/}java" "$@" \
+exec tini -s -- "$(dirname "$0")/outlive.sh" "${JAVA_HOME:+$JAVA_HOME/bin/}java" "$@" \
     "-Xms${SPARK_EXECUTOR_MEMORY:?}" "-Xmx$SPARK_EXECUTOR_MEMORY" \
     -cp "$classpath" \
     org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
