@@ -20,9 +20,10 @@ from moorage.api.sinks import (
 )
 from moorage.sinks.bucket import Bucket, StoreFolder
 from moorage.sinks.directory import Folder, StagingFolder
+from moorage.sinks.file_names import IF_MISSING
 from moorage.sinks.file_writer import FileFormat, FileWriter, StagingArea, check_partitioning
 from moorage_state import failpoints
-from moorage_state.errors import UserError
+from moorage_state.errors import CorruptState, UserError
 from moorage_state.stores.s3 import S3Address
 
 _SCHEMES = ("file", "memory", "s3")
@@ -136,6 +137,22 @@ class FileSink:
         if self._local and not Path(self._absolute()).exists():
             return []
         return self._output().admit(lineage, origin, keep=keep)
+
+    def check_covered(self, lineage: str, committables: list[Committable]) -> None:
+        """Refuse output that lies elsewhere; see `Sink`."""
+        if self.commit == "rename":
+            Folder(Path(self._absolute())).check_covered(lineage, committables)
+            return
+        # Opening a store would make its folder.
+        if not committables:
+            return
+        if self._local and not Path(self._absolute()).exists():
+            raise CorruptState(
+                "the folder of output that the checkpoint covers is missing",
+                path=self._absolute(),
+                advice=IF_MISSING,
+            )
+        Bucket(self._url, self.reader_url).check_covered(committables)
 
     def publish(self, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
         """See `Sink.publish`."""

@@ -26,7 +26,7 @@ from moorage.api.sinks import (
     already_published,
 )
 from moorage.sinks.bucket import StoreFolder, open_output
-from moorage.sinks.file_names import lost, origin_of, run_age
+from moorage.sinks.file_names import IF_MISSING, lost, origin_of, require_kind, run_age
 from moorage.sinks.file_writer import FileWriter
 from moorage.sinks.records import decode, encode, record_name
 from moorage_state import failpoints
@@ -105,11 +105,7 @@ class _StagedRows:
                 try:
                     store.get_to_file(folder + item["file"], path)
                 except ObjectNotFound as error:
-                    raise CorruptState(
-                        "rows that the checkpoint covers are missing",
-                        f"{store.url}/{folder}{item['file']}",
-                        "put them back from a copy, or restore an older checkpoint",
-                    ) from error
+                    raise _missing(f"{store.url}/{folder}{item['file']}") from error
                 yield path
 
     def _drop(self, lineage: str, files: Iterable[str]) -> None:
@@ -204,6 +200,17 @@ class ForeachCheckpoint(_StagedRows):
         self._drop(lineage, [item["file"] for item in committables])
         return rows
 
+    def check_covered(self, lineage: str, committables: list[Committable]) -> None:
+        """Refuse rows that were staged elsewhere; see `Sink`."""
+        require_kind(f"sink={self._uid}", committables, "modified")
+        # In this order: what is handed over is recorded before it is dropped.
+        files = {item["file"] for item in committables}
+        if files and (missing := files.difference(self._staged(lineage))):
+            handed = {file for known in self._handed(lineage).values() for file in known}
+            for name in sorted(missing - handed):
+                store = open_output(self._staging)
+                raise _missing(f"{store.url}/{self._folder(lineage)}{name}")
+
     def restore(self, point: SinkRestore) -> list[str]:
         """Hand over what the checkpoint covers and was not; keep what can still be asked for."""
         if point.history:
@@ -254,3 +261,7 @@ class ForeachCheckpoint(_StagedRows):
         """Files that a restore may ask for and that were not handed over."""
         done = {file for files in handed.values() for file in files}
         return {item["file"] for output in live for item in output.committables} - done
+
+
+def _missing(path: str) -> CorruptState:
+    return CorruptState("rows that the checkpoint covers are missing", path, IF_MISSING)

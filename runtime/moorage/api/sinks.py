@@ -149,6 +149,9 @@ class Sink(Protocol):
     - `admit(lineage: str, origin: SinkOrigin | None) -> list[str]`: called on the driver before
       anything else, when a run of the lineage begins with nothing or with a point of another one:
       it raises where that would show rows twice, and returns sentences for people;
+    - `check_covered(lineage: str, committables) -> None`: called on the driver, and by preflights
+      beside a job that runs, with what a restore point of the lineage covers: it raises where this
+      sink has not got it, and changes nothing;
     - `commit_epoch(info: EpochInfo, committables) -> None`: called on the driver when an epoch is
       committed, before a checkpoint covers it;
     - `retire(point: SinkRetire) -> None`: called on the driver after checkpoints were retired;

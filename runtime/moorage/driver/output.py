@@ -1,8 +1,8 @@
 """Sinks seen from the driver: what they go back to, and what they may forget.
 
 Decides which output each sink restores and keeps, from the lineage's log and the manifests that
-can still be restored. Called by a run when it starts, after each epoch, and after each completed
-checkpoint. Knows nothing of how a sink stores things.
+can still be restored. Called before anything begins, by a run when it starts, after each epoch, and
+after each completed checkpoint. Knows nothing of how a sink stores things.
 """
 
 import logging
@@ -19,6 +19,8 @@ from moorage.api.sinks import (
     SinkRestore,
     SinkRetire,
 )
+from moorage.driver.refusals import RestorePointIncompatible
+from moorage.driver.restore_point import Choice
 from moorage.engine.task_failures import UserFunctionError
 from moorage.sinks.file_names import OutputConflict
 from moorage_state.errors import CorruptState, StoreUnavailable, UserError
@@ -42,6 +44,9 @@ from moorage_state.snapshots import (
 _log = logging.getLogger(__name__)
 
 _Committables = Mapping[str, list[Committable]]
+
+_LOOKS = 3
+"""At restore points that were gone by the time that it was looked for their output."""
 
 _QUIET_SECONDS = 5.0
 """A wait that is longer is told of."""
@@ -73,10 +78,13 @@ class OutputKeeper:
     def admit(self, manifest: SnapshotRoot | None) -> list[str]:
         """Ask all sinks whether the run may begin with this point; returns sentences for people.
 
-        Raises UserError: the run must not begin; names every sink that says so.
+        Raises:
+            UserError: the run must not begin; names every sink that says so.
+            CorruptState: output that the point covers is missing.
         """
         lineage = self._writer.lineage
         if manifest is not None and manifest.lineage == lineage:
+            check_sinks(self._graph, manifest, lineage)
             return []  # its own state goes on with its own output
         origin = None
         if manifest is not None:
@@ -221,6 +229,54 @@ class HeldOutput(OutputKeeper):
         """There is no output to be taken back, and none to be published again."""
         del run, manifest
         return iter(())
+
+
+def check_sinks(graph: JobGraph, manifest: SnapshotRoot, lineage: str) -> None:
+    """Refuse a point whose output a sink cannot publish; nothing is changed by that.
+
+    Output of another lineage is published by that one.
+
+    Raises:
+        RestorePointIncompatible: a sink of another kind staged it.
+        CorruptState: it is not there.
+    """
+    if manifest.lineage != lineage:
+        return
+    for node in graph.sinks:
+        call = getattr(node.sink, "check_covered", None)
+        if call is None:
+            continue
+        try:
+            call(lineage, list(manifest.sinks.get(node.uid, [])))
+        except UserError as error:
+            text = f"a sink cannot publish what the restore point covers: sink={node.uid}: {error}"
+            raise RestorePointIncompatible(text) from error
+        except CorruptState as error:
+            text = f"{error.message}: sink={node.uid}"
+            raise CorruptState(text, error.path, error.advice) from error
+
+
+def check_sinks_beside(
+    graph: JobGraph, lineage: str, choice: Choice, again: Callable[[], Choice]
+) -> None:
+    """As `check_sinks`, beside a driver that lets go of what it has no more use for.
+
+    Args:
+        again: chooses anew.
+    """
+    for _ in range(_LOOKS):
+        try:
+            if choice.manifest is not None:
+                check_sinks(graph, choice.manifest, lineage)
+        except (RestorePointIncompatible, CorruptState):
+            newer = again()
+            if newer.path == choice.path:
+                raise
+            choice = newer
+        else:
+            return
+    if choice.manifest is not None:
+        check_sinks(graph, choice.manifest, lineage)
 
 
 def history_of(entries: Sequence[Entry], manifest: SnapshotRoot) -> Line:

@@ -1,8 +1,9 @@
 """Whether a job could start, found out beside what runs: it holds, writes and ends nothing.
 
 Decides what is tried: the form of the job, its file, its graph on a Spark of this process's own,
-the restore point that a start would choose now, and its functions over the states that are in it.
-Called by `moorage preflight`, and by the pod that an operator sends before it stops what runs.
+the restore point that a start would choose now, its functions over the states that are in it, and
+its sinks over the output. Called by `moorage preflight`, and by the pod that an operator sends
+before it stops what runs.
 """
 
 import tempfile
@@ -22,6 +23,7 @@ from moorage.driver.job_file import (
 )
 from moorage.driver.lineage import seen_lineage
 from moorage.driver.manifests import known_schemas, operator_schemas
+from moorage.driver.output import check_sinks_beside
 from moorage.driver.rescale import in_force
 from moorage.driver.restore_point import (
     Choice,
@@ -47,7 +49,7 @@ from moorage_state.operator_state import (
     OperatorStateStore,
     StatePartitionStreamProvider,
 )
-from moorage_state.snapshots import CheckpointStore, SnapshotRoot
+from moorage_state.snapshots import CheckpointStore, SnapshotRoot, current_owner
 
 __all__ = ["Preflight", "preflight"]
 
@@ -110,6 +112,11 @@ def preflight(
     if choice.manifest is not None:
         check_settings(choice.manifest, settings)
     graph = _graph(settings, choice, store)
+    if (owner := current_owner(entries)) is not None:
+        # What runs meanwhile may have completed others, and let this one go.
+        check_sinks_beside(
+            graph, owner.lineage, choice, lambda: choose(*seen_lineage(settings), settings)
+        )
     read_on = [
         operator.uid
         for operator in graph.operators

@@ -226,6 +226,7 @@ def _standing_by(
     settings = _fitted(settings, entries, choice, reporter)
     options = replace(options, lookups=None)
     with _warm(settings, options, standby.lineage, reporter) as warm:
+        standby.check_sinks(warm.graph)
         _run_beside(settings, options, reporter, warm, standby, choice)
         del choice, entries  # the job may run on for a year
         reporter.standby(stands_by=False)

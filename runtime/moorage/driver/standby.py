@@ -18,6 +18,7 @@ from moorage.api.graph import JobGraph, SinkNode
 from moorage.api.sinks import Committable, Sink, SinkRestore, SinkWriter, StageId
 from moorage.driver.lineage import seen_lineage
 from moorage.driver.manifests import Boundary, CheckpointReport
+from moorage.driver.output import check_sinks_beside
 from moorage.driver.requests import (
     CheckpointRequest,
     JobRequest,
@@ -92,6 +93,13 @@ class Standby:
             return choice
         return replace(choice, warnings=(*choice.warnings, _too_slow(len(missed))))
 
+    def check_sinks(self, graph: JobGraph) -> None:
+        """Refuse what could not lead: its sinks cannot publish what the job's own staged.
+
+        Raises as `output.check_sinks`.
+        """
+        check_sinks_beside(graph, self.lineage, self.choose(), self.choose)
+
     def log(self) -> LogWriter:
         """A log in memory, of the job's lineage; its fence is 1, see `FIRST_RUN`."""
         ids = chain([self.lineage], iter(lambda: uuid4().hex, ""))
@@ -131,7 +139,7 @@ def _nothing_yet(settings: JobSettings) -> StandbyRefused:
 
 
 def held(graph: JobGraph) -> JobGraph:
-    """The graph with sinks that drop what they get; the job's own are not even asked."""
+    """The graph with sinks that drop what they get."""
     sinks = [SinkNode(node.uid, node.upstream, HeldSink()) for node in graph.sinks]
     return JobGraph(graph.inputs, graph.operators, sinks)
 

@@ -9,7 +9,7 @@ import functools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 from moorage.api.sinks import Committable, LiveOutput, SinkOrigin, SinkRestore, SinkRetire
 from moorage.sinks.file_names import (
     BESIDE_SUFFIX,
+    IF_MISSING,
     RUN_SUFFIX,
     Age,
     is_not_newer,
@@ -25,6 +26,7 @@ from moorage.sinks.file_names import (
     newer_run,
     older_marks,
     origin_of,
+    require_kind,
     run_age,
     taken_over,
 )
@@ -117,6 +119,11 @@ class Bucket:
             self._store.put(f"{self._folder(lineage)}{other}{BESIDE_SUFFIX}", b"")
         return []
 
+    def check_covered(self, committables: list[Committable]) -> None:
+        """Refuse output of another folder or kind of sink; see `Sink`."""
+        require_kind(f"store={self._store.url}", committables, "modified")
+        self._require({item["file"] for item in committables})
+
     def publish(self, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
         """Record the files, then commit them to the list; see `Sink.publish`."""
         if committables:
@@ -135,7 +142,7 @@ class Bucket:
         _, records = self._journal(lineage)
         self._list.begin()
         covered = _covered(records, [LiveOutput(point.history, point.committables)])
-        self._require(covered)
+        self._require(covered.keys())
         self._mark(lineage, point.run)
         if point.history and point.committables:
             self._record(lineage, point.history[-1], point.committables)
@@ -215,15 +222,15 @@ class Bucket:
 
         return check
 
-    def _require(self, covered: dict[str, Committable]) -> None:
+    def _require(self, covered: Collection[str]) -> None:
         """Refuse to show files that are not there: readers of the list would fail."""
         visible = {_file_of(path) for path in self._list.read()}
-        for name in covered.keys() - visible:
+        for name in sorted(set(covered) - visible):
             if self._store.head(_DATA + name) is None:
                 raise CorruptState(
                     "an output file that the checkpoint covers is missing",
                     path=f"{self._store.url}/{_DATA}{name}",
-                    advice="put it back from a copy, or restore an older checkpoint",
+                    advice=IF_MISSING,
                 )
 
     def _journal(self, lineage: str) -> tuple[list[str], Records]:

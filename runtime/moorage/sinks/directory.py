@@ -22,6 +22,7 @@ from moorage.api.sinks import (
 )
 from moorage.sinks.file_names import (
     BESIDE_SUFFIX,
+    IF_MISSING,
     RUN_SUFFIX,
     Age,
     age_of,
@@ -30,6 +31,7 @@ from moorage.sinks.file_names import (
     neighbours_in,
     newer_run,
     older_marks,
+    require_kind,
     run_age,
     taken_over,
 )
@@ -103,6 +105,10 @@ class Folder:
             f"output: directory={self._root} files={len(found.strange)} first={min(found.strange)}"
         )
         return [told]
+
+    def check_covered(self, lineage: str, committables: list[Committable]) -> None:
+        """Refuse output of another folder or kind of sink; see `Sink`."""
+        _require_files(self._root, lineage, committables)
 
     def publish(self, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
         """Record staged files, then rename them into place; see `Sink.publish`."""
@@ -214,6 +220,7 @@ def _sync(path: Path) -> None:
 
 def _require_files(root: Path, lineage: str, committables: list[Committable]) -> None:
     """Refuse to lose output."""
+    require_kind(f"directory={root}", committables, "staged")
     places = (root / _RETRACTED / lineage, root)
     missing = [
         item["file"]
@@ -230,7 +237,7 @@ def _require_files(root: Path, lineage: str, committables: list[Committable]) ->
             raise CorruptState(
                 "an output file that the checkpoint covers is neither staged nor published",
                 path=str(root / name),
-                advice="put it back from a copy, or restore an older checkpoint",
+                advice=IF_MISSING,
             )
 
 

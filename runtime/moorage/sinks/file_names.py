@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 from uuid import uuid4
 
-from moorage.api.sinks import SinkOrigin, SinkRetire, StageId
+from moorage.api.sinks import Committable, SinkOrigin, SinkRetire, StageId
 from moorage_state.errors import Bug, Fenced, UserError
 
 Age = tuple[int, int]
@@ -100,6 +100,23 @@ def lost(point: SinkRetire, file: str) -> bool:
     if origin is None or origin.run > own:
         return False
     return origin.run < own or origin.epoch <= point.epoch
+
+
+IF_MISSING = (
+    "put it back from a copy, or restore an older checkpoint; where the sink has another place or "
+    "another kind than before, give it another uid"
+)
+"""What to do about output that a restore point covers and that is nowhere."""
+
+
+def require_kind(where: str, committables: Iterable[Committable], mark: str) -> None:
+    """Refuse output that a sink of another kind staged under the same uid; ours has `mark`."""
+    others = [item for item in committables if not {"file", mark} <= item.keys()]
+    if others:
+        raise UserError(
+            f"the restore point covers output that a sink of another kind staged under this uid; "
+            f"give this one another uid: {where} staged={others[0].get('file', sorted(others[0]))}"
+        )
 
 
 class OutputConflict(UserError):

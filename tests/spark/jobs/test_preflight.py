@@ -27,10 +27,14 @@ PREFLIGHT = StoreTask("preflight-1", "Preflight")
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """Events, and a lineage with a checkpoint of another operator's state."""
-    path = tmp_path_factory.mktemp("preflight")
+    return made(tmp_path_factory.mktemp("preflight"))
+
+
+def made(path, **changes):
+    """The home with such a checkpoint."""
     write_events(path, files=1, rows=10, keys=2)
     store = open_store(f"file://{path}/state", create=True)
-    checkpoint(store, lineage(store), 1)
+    checkpoint(store, lineage(store), 1, **changes)
     return path
 
 
@@ -79,6 +83,15 @@ def test_state_of_an_operator_that_has_another_uid_now_is_refused_as_by_a_start(
     assert (status, answer["code"], answer["retryable"]) == (1, "restore_point_incompatible", False)
     assert "no longer has: uids=['counts'] job=['count']" in answer["message"]
     assert "restore.uidMapping (counts: NEW_UID)" in answer["message"]
+
+
+@pytest.mark.soak
+def test_output_that_another_sink_of_the_uid_staged_is_refused_as_by_a_start(tmp_path):
+    staged = {"file": "part-1.parquet", "modified": 1, "bytes": 1, "rows": 1}  # of one on a store
+    status, answer = tried(made(tmp_path, sinks={"out": [staged]}), leave=True)
+    assert (status, answer["code"], answer["retryable"]) == (1, "restore_point_incompatible", False)
+    assert "sink=out: the restore point covers output that a sink of another" in answer["message"]
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_job_that_does_not_fit_its_restore_point_is_refused_before_spark_starts(home):

@@ -58,7 +58,9 @@ def lineage(store: ObjectStore, owner: Owner = OWNER) -> LogWriter:
     return LogWriter.claim(store, owner, "test", clock=lambda: START)
 
 
-def checkpoint(store: ObjectStore, writer: LogWriter, checkpoint_id: int) -> None:
+def checkpoint(
+    store: ObjectStore, writer: LogWriter, checkpoint_id: int, **changes: object
+) -> None:
     """A complete checkpoint of one file."""
     key = private_key(checkpoint_id, f"f{writer.fence}r0", "counts", 0, 15, "CURRENT", "ab")
     manifest = _manifest(
@@ -66,6 +68,7 @@ def checkpoint(store: ObjectStore, writer: LogWriter, checkpoint_id: int) -> Non
         checkpoint_id,
         lineage=writer.lineage,
         fence=writer.fence,
+        **changes,
     )
     at = START + timedelta(minutes=checkpoint_id)
     CheckpointStore(store).complete(writer, manifest, at)

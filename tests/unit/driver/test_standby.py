@@ -15,6 +15,7 @@ from moorage_testing.checkpointed_job import OWNER
 from moorage_testing.manifests import checkpoint_manifest
 from msgspec.structs import replace
 
+from moorage.api.graph import JobGraph
 from moorage.api.sinks import SinkRestore, StageId
 from moorage.driver import rewinds, runner
 from moorage.driver.refusals import RestorePointCorrupt
@@ -165,7 +166,7 @@ def test_nothing_of_what_it_ran_beside_is_held_for_as_long_as_it_leads(leader, m
     @contextmanager
     def warm(*_args: Any) -> Iterator[Any]:
         nothing: Any = None
-        yield runner._Warm(nothing, nothing, nothing)
+        yield runner._Warm(nothing, nothing, JobGraph())
 
     monkeypatch.setattr(runner, "_context", context)
     monkeypatch.setattr(runner, "_warm", warm)

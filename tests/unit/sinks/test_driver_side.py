@@ -14,11 +14,19 @@ from moorage.api.graph import JobGraph, SinkNode
 from moorage.api.sinks import LiveOutput, SinkContext, SinkRetire, StageId, TwoPhaseCommitSink
 from moorage.api.streams import DataStream
 from moorage.driver import output
-from moorage.driver.output import OutputKeeper, history_of, left_behind
+from moorage.driver.output import (
+    OutputKeeper,
+    check_sinks,
+    check_sinks_beside,
+    history_of,
+    left_behind,
+)
+from moorage.driver.refusals import RestorePointIncompatible
+from moorage.driver.restore_point import Choice
 from moorage.engine.task_failures import UserFunctionError
 from moorage.sinks import records
 from moorage_state import failpoints
-from moorage_state.errors import Fenced
+from moorage_state.errors import CorruptState, Fenced
 from moorage_state.snapshots import CheckpointStore, LogWriter, Owner, Run
 from moorage_state.stores import MemoryStore
 
@@ -372,3 +380,67 @@ def test_a_run_restores_its_sinks_when_the_one_before_has_forgotten_what_it_may(
     chore.join()
     assert done == ["forgot", "restored"]
     assert told[0].startswith("waiting until the sinks of the run before have deleted")
+
+
+def elsewhere(kind, path, store):
+    """A sink that somebody gives the same uid."""
+    if kind == "function":
+        return ForeachCheckpoint(lambda _tables, _info: None).bind(
+            SinkContext("out", "", store.url, SCHEMA)
+        )
+    return FileSink(path / "elsewhere", commit=kind)
+
+
+def graph_of(sink):
+    return JobGraph(sinks=[SinkNode("out", cast("DataStream", None), sink)])
+
+
+@pytest.mark.parametrize("kind", ["rename", "list", "function"])
+@pytest.mark.parametrize("other", ["rename", "list", "function"])
+def test_what_a_sink_of_another_place_or_kind_staged_is_refused_and_nothing_is_touched(
+    kind, other, store, tmp_path
+):
+    job = Job(elsewhere(kind, tmp_path / "before", store), store)
+    job.start()
+    manifest, lineage = job.complete(job.stage(1), publish=False), job.writer.lineage
+    new = elsewhere(other, tmp_path / "after", store)
+    if kind == other == "function":
+        check_sinks(graph_of(new), manifest, lineage)  # one place, that of the checkpoints
+        return
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises((CorruptState, RestorePointIncompatible), match="another uid") as caught:
+        check_sinks(graph_of(new), manifest, lineage)
+    assert "sink=out" in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+    job.graph = graph_of(new)
+    with pytest.raises(type(caught.value)):  # and a start says the same
+        job.start(manifest)
+
+
+@pytest.mark.parametrize("kind", ["rename", "list", "function"])
+def test_its_own_output_a_sink_finds_before_and_after_it_was_published(kind, store, tmp_path):
+    job = Job(elsewhere(kind, tmp_path, store), store)
+    job.start()
+    items = job.stage(1)
+    manifest = job.complete(items, publish=False)
+    check_sinks(job.graph, manifest, job.writer.lineage)
+    job.keeper.publish(1, {"out": items})
+    check_sinks(job.graph, manifest, job.writer.lineage)
+    # What another lineage staged is published by that one, and a new sink has nothing to find.
+    check_sinks(graph_of(elsewhere("list", tmp_path / "x", store)), manifest, "another")
+    empty = job.manifest([])
+    check_sinks(graph_of(elsewhere("list", tmp_path / "x", store)), empty, job.writer.lineage)
+
+
+def test_a_point_that_was_let_go_meanwhile_is_not_held_against_a_sink(store, tmp_path):
+    job = Job(FileSink(tmp_path / "out"), store)
+    job.start()
+    gone = job.complete([{"file": "gone", "staged": "gone", "rows": 1}], publish=False)
+    there = job.complete(job.stage(2))
+    choices = iter([Choice(there, explicit=False)])
+    lineage = job.writer.lineage
+    check_sinks_beside(job.graph, lineage, Choice(gone, explicit=False), choices.__next__)
+    with pytest.raises(CorruptState, match="gone"):
+        check_sinks_beside(
+            job.graph, lineage, Choice(gone, explicit=False), lambda: Choice(gone, explicit=False)
+        )
