@@ -132,6 +132,7 @@ def container(tmp_path):
             [str(SCRIPT), "executor"], env=environment, stdout=subprocess.PIPE, text=True
         )
         begun.append(process)
+        assert process.stdout is not None
         assert process.stdout.readline() == f"{text}\n"
         return process
 
@@ -139,7 +140,8 @@ def container(tmp_path):
     for process in begun:
         process.kill()
         process.wait()
-        process.stdout.close()
+        if process.stdout:
+            process.stdout.close()
 
 
 def test_the_container_is_there_for_a_stop_hook_after_java_has_ended_well(container, held):
