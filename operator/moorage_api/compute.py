@@ -175,12 +175,12 @@ class Scaling(Model):
     key_hash: Literal["spark-xxhash64", "flink-murmur"] = "spark-xxhash64"
     """The hash that puts keys into key groups; fixed for a lineage."""
 
-    mode: Annotated[Literal["InPlace", "InPlaceParallelism", "Restart"], OnChange("Live")] = (
-        "InPlace"
+    mode: Annotated[Literal["InPlaceParallelism", "InPlace", "Restart"], OnChange("Live")] = (
+        "InPlaceParallelism"
     )
-    """What changes while the stream runs: with InPlace executor.instances, with InPlaceParallelism
-    parallelism as well (a driver knows it from its start on), with Restart nothing. What does not,
-    or fails, goes by a checkpoint and a restart."""
+    """What changes while the stream runs: with InPlaceParallelism parallelism (a driver knows it
+    from its start on) and executor.instances, with InPlace executor.instances alone, with Restart
+    nothing. What does not, or fails, goes by a checkpoint and a restart."""
 
     repartition: Annotated[Literal["Forbidden", "Offline"], OnChange("Live")] = "Forbidden"
     """Whether maxParallelism may change, by rewriting all state while the job is stopped. Offline

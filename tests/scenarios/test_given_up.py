@@ -82,7 +82,7 @@ async def test_what_runs_follows_an_autoscaler_and_the_version_that_was_given_up
 
 
 async def test_without_the_mode_it_follows_by_a_restart_once_the_job_is_back(world):
-    await stable(world, scaling={"parallelism": 2, "maxParallelism": 16})
+    await stable(world, scaling={"parallelism": 2, "maxParallelism": 16, "mode": "InPlace"})
     world.drivers.habits.fail_restore = "restore_point_incompatible"
     world.drivers.habits.fail_restore_of = BAD
     world.edit(image=BAD)
@@ -145,7 +145,8 @@ async def test_the_jobs_own_autoscaler_goes_on_for_what_runs(world):
 
 async def with_too_many(world, **scaling):
     """A job that did not get on with 12 subtasks, and is back at 2."""
-    await stable(world, scaling={"parallelism": 2, "maxParallelism": 16, **scaling})
+    width_ = {"parallelism": 2, "maxParallelism": 16, "mode": "InPlace"}
+    await stable(world, scaling={**width_, **scaling})
     world.kubelet.unschedulable = "0/1 nodes are available: insufficient memory"
     scale(world, 12)
     await world.until(lambda: "RollbackStarted" in world.events(), 600)

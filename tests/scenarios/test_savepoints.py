@@ -247,7 +247,7 @@ async def test_a_store_that_denies_blocks_with_clear_words(world):
 
 @pytest.mark.scenario(28)
 async def test_a_savepoint_asked_for_during_a_rescale_waits_for_the_job(running):
-    running.edit(scaling__parallelism=4)
+    running.edit(scaling__parallelism=4, scaling__mode="Restart")
     await running.until(lambda: running.status().operation is not None)
     running.snapshot("meanwhile")
     await running.until(lambda: state_of(running, "meanwhile") == "Completed")

@@ -29,7 +29,7 @@ async def test_another_number_of_key_groups_is_refused_unless_the_state_is_given
 
 @pytest.mark.scenario(52)
 async def test_a_rescale_goes_by_a_checkpoint_and_loses_nothing(running):
-    running.edit(scaling__parallelism=5)
+    running.edit(scaling__parallelism=5, scaling__mode="InPlace")
     await running.until(
         lambda: running.is_running() and running.status().scaling.observed_parallelism == 5
     )
@@ -41,14 +41,15 @@ async def test_a_rescale_goes_by_a_checkpoint_and_loses_nothing(running):
 
 
 @pytest.mark.scenario(52)
-async def test_of_two_rescales_the_last_one_wins(running):
-    running.edit(scaling__parallelism=3)
+@pytest.mark.parametrize(("mode", "drivers"), [("InPlaceParallelism", 1), ("Restart", 2)])
+async def test_of_two_rescales_the_last_one_wins(running, mode, drivers):
+    running.edit(scaling__parallelism=3, scaling__mode=mode)
     await running.run(2)
     running.edit(scaling__parallelism=7)
     await running.until(
         lambda: running.is_running() and running.status().scaling.observed_parallelism == 7
     )
-    assert len(running.drivers.by_pod) == 2
+    assert len(running.drivers.by_pod) == drivers
 
 
 async def test_another_number_of_executors_is_reached_while_the_stream_runs(running):

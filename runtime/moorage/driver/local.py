@@ -44,10 +44,7 @@ class LocalEnvironment:
         tell: Callable[[str], None],
     ) -> Iterator[Platform]:
         """See `JobEnvironment.open`."""
-        # Neither can change later: where subtasks may become more, there is something for them.
-        most = settings.max_parallelism if settings.rescales_live else settings.parallelism
-        cores = options.cores or min(most, os.cpu_count() or 1)
-        servers_wanted = min(most, cores)
+        cores, servers_wanted = cores_and_servers(settings, options.cores, os.cpu_count() or 1)
         scratch = Scratch(settings.checkpoint_dir, options.local_dir)
         tell(f"starting spark: cores={cores} parallelism={settings.parallelism}")
         with contextlib.ExitStack() as stack:
@@ -77,6 +74,17 @@ class LocalEnvironment:
     def executors(self) -> ExecutorsView:
         """See `JobEnvironment.executors`: there are none."""
         return ExecutorsView()
+
+
+def cores_and_servers(settings: JobSettings, asked: int | None, machine: int) -> tuple[int, int]:
+    """How many cores Spark has and how many state servers there are; neither can change later.
+
+    Where subtasks may become more there are cores for them, which cost nothing as long as nobody
+    uses them, but servers only for those that were asked for: of cores, or of subtasks.
+    """
+    most = settings.max_parallelism if settings.rescales_live else settings.parallelism
+    cores = asked or min(most, machine)
+    return cores, min(most if asked else settings.parallelism, cores)
 
 
 @contextlib.contextmanager

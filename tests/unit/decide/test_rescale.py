@@ -69,7 +69,7 @@ def test_executors_alone_are_changed_while_the_stream_runs():
     assert stage.status.executors.desired == 3
     assert stage.condition("Reconciled") == "True/UpToDate"
     [told] = stage.told("RescaledInPlace")
-    assert told.message == "3 executors, without a restart"
+    assert told.message == "2 subtasks on 3 executors, without a restart"
     assert not stage.asked
 
 
@@ -160,7 +160,10 @@ def test_the_next_start_has_the_new_executors():
 @pytest.mark.parametrize(
     "edit",
     [
-        {"scaling": {"parallelism": 4, "maxParallelism": 16}, "executor": {"instances": 3}},
+        {
+            "scaling": {"parallelism": 4, "maxParallelism": 16, "mode": "InPlace"},
+            "executor": {"instances": 3},
+        },
         {"scaling": {"parallelism": 2, "maxParallelism": 16, "mode": "Restart"}},
     ],
 )

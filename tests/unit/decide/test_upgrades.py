@@ -258,7 +258,7 @@ def test_the_job_that_finishes_instead_of_being_suspended_has_finished():
 
 
 def test_a_rescale_by_the_scale_subresource_goes_through_a_checkpoint():
-    stage = _edited({"scaling": {"parallelism": 4, "maxParallelism": 16}})
+    stage = _edited({"scaling": {"parallelism": 4, "maxParallelism": 16, "mode": "InPlace"}})
     assert stage.status.phase == "Rescaling"
     assert list(stage.asked.values())[-1].mode == "Checkpoint"
     stage.stop_as_asked()
@@ -270,13 +270,14 @@ def test_a_rescale_by_the_scale_subresource_goes_through_a_checkpoint():
 def test_scenario_52_the_latest_of_two_rescales_wins_and_the_same_value_is_nothing():
     stage = _stage()
     for parallelism in (4, 8):
-        stage.edit(scaling={"parallelism": parallelism, "maxParallelism": 16})
+        scaling = {"parallelism": parallelism, "maxParallelism": 16, "mode": "InPlace"}
+        stage.edit(scaling=scaling)
         stage.settle()
     stage.stop_as_asked()
     stage.run()
     assert stage.started() == [1, 2]
     assert stage.revisions[stage.status.attempt.revision].spec.scaling.parallelism == 8
-    stage.edit(scaling={"parallelism": 8, "maxParallelism": 16})
+    stage.edit(scaling=scaling)
     stage.settle()
     assert stage.status.phase == "Running"
 

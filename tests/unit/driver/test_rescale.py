@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from moorage.driver.environment import RangesMove
+from moorage.driver.local import cores_and_servers
 from moorage.driver.requests import CheckpointRequest, RescaleRequest, StopRequest
 from moorage.driver.rescale import EXECUTORS_SECONDS, Rescale, follow_manifest, in_force, resized
 from moorage.driver.restore_point import Choice
@@ -383,3 +384,20 @@ def test_a_manifest_that_changed_counts_again_and_the_log_says_so(live):
     follow_manifest(settings, live.writer, Choice(point, explicit=False))
     assert live.entries()[-1] == Rescaled(1, 0, 9, 8, 8)
     assert [parallelism_of(live.writer.entries, n) for n in (4, 8)] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("live", "asked", "expected"),
+    [
+        (True, None, (12, 2)),
+        (True, 4, (4, 4)),
+        (True, 64, (64, 16)),
+        (False, None, (2, 2)),
+        (False, 4, (4, 2)),
+    ],
+)
+def test_on_one_machine_there_are_cores_for_more_subtasks_and_servers_for_those_asked_for(
+    live, asked, expected
+):
+    settings = SimpleNamespace(rescales_live=live, parallelism=2, max_parallelism=16)
+    assert cores_and_servers(settings, asked, machine=12) == expected
