@@ -36,6 +36,11 @@ class Cluster:
         self.core = client.CoreV1Api(self.api)
         self.dynamic = dynamic.DynamicClient(self.api)
 
+    def close(self) -> None:
+        """Close its connections."""
+        self.api.rest_client.pool_manager.clear()
+        self.api.close()
+
     def resource(self, kind: str, api_version: str) -> Any:
         """The resource of a kind; looked up anew when it was not known (a CRD has just come)."""
         try:

@@ -6,7 +6,7 @@ second. A pod that goes takes its program with it; what that had said by then co
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
@@ -64,12 +64,14 @@ def watched(namespace: Namespace, job: str = "ticker") -> Iterator[Epochs]:
     epochs, over = Epochs(), threading.Event()
     listeners: dict[str, threading.Thread] = {}
 
+    def another() -> Cluster:
+        """A client of its own: they are not for several threads."""
+        return Cluster(namespace.cluster.kubeconfig, namespace.cluster.context)
+
     def listen(driver: str) -> None:
-        # A client of its own: they are not for several threads.
-        core = Cluster(namespace.cluster.kubeconfig, namespace.cluster.context).core
-        with suppress(ApiException, OSError):
+        with suppress(ApiException, OSError), closing(another()) as cluster:
             channel = stream(
-                core.connect_get_namespaced_pod_exec,
+                cluster.core.connect_get_namespaced_pod_exec,
                 driver,
                 namespace.name,
                 container="driver",
@@ -80,22 +82,21 @@ def watched(namespace: Namespace, job: str = "ticker") -> Iterator[Epochs]:
                 tty=False,
                 _preload_content=False,
             )
-            while channel.is_open() and not over.is_set():
-                if channel.peek_stdout(timeout=1):
-                    epochs.hear(driver, channel.read_stdout())
-            channel.close()
+            with closing(channel):
+                while channel.is_open() and not over.is_set():
+                    if channel.peek_stdout(timeout=1):
+                        epochs.hear(driver, channel.read_stdout())
 
     def look() -> None:
-        there = Namespace(
-            Cluster(namespace.cluster.kubeconfig, namespace.cluster.context), namespace.name
-        )
-        while not over.wait(_LOOK_SECONDS):
-            for pod in there.pods("driver", job):
-                name = pod["metadata"]["name"]
-                running = pod.get("status", {}).get("phase") == "Running"
-                if running and not (name in listeners and listeners[name].is_alive()):
-                    listeners[name] = threading.Thread(target=listen, args=[name], daemon=True)
-                    listeners[name].start()
+        with closing(another()) as cluster:
+            there = Namespace(cluster, namespace.name)
+            while not over.wait(_LOOK_SECONDS):
+                for pod in there.pods("driver", job):
+                    name = pod["metadata"]["name"]
+                    running = pod.get("status", {}).get("phase") == "Running"
+                    if running and not (name in listeners and listeners[name].is_alive()):
+                        listeners[name] = threading.Thread(target=listen, args=[name], daemon=True)
+                        listeners[name].start()
 
     looker = threading.Thread(target=look, daemon=True)
     looker.start()
