@@ -12,10 +12,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -29,7 +30,55 @@ _log = logging.getLogger(__name__)
 _EVERY_SECONDS = 5.0
 _MEANWHILE_SECONDS = 0.25
 
+_QUERIES = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+
 _T = TypeVar("_T")
+
+
+class Halted(Exception):
+    """A micro-batch came after the run was told to end; Spark must not count it as done."""
+
+
+class BatchCallback:
+    """What Spark calls with a batch.
+
+    Its process holds it for long after its query has ended: not the run as well.
+    """
+
+    def __init__(self, to: Callable[[DataFrame, int], None]) -> None:
+        self._to: Callable[[DataFrame, int], None] | None = to
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Pass it on. Raises Halted, which ends the query."""
+        if self._to is None:
+            raise Halted
+        try:
+            self._to(frame, batch_id)
+        except Halted:
+            _tell_end(frame.sparkSession, told=False)
+            raise
+
+    def let_go(self) -> None:
+        """The query has ended."""
+        self._to = None
+
+
+def _tell_end(spark: SparkSession, *, told: bool) -> None:
+    """Whether Spark logs the error with which a query ends, and the stack it came from.
+
+    It takes an end that was asked for as a failure of what it calls with a batch. Where that did
+    fail, the run has told why.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    log4j = jvm.org.apache.logging.log4j
+    with suppress(Py4JError, TypeError):  # a log of another kind
+        level = log4j.Level.WARN if told else log4j.Level.OFF
+        log4j.core.config.Configurator.setLevel(_QUERIES, level)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Of what py4j tells of calls that failed: not an end that was asked for."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], Halted)
 
 
 def start_query(
@@ -44,7 +93,10 @@ def start_query(
     Args:
         folder: where Spark keeps its own log of the query.
     """
-    writer = tagged_union(graph).writeStream.foreachBatch(on_batch)
+    frame = tagged_union(graph)
+    _tell_end(frame.sparkSession, told=True)
+    logging.getLogger("py4j.clientserver").addFilter(_is_news)
+    writer = frame.writeStream.foreachBatch(on_batch)
     writer = writer.option("checkpointLocation", str(folder))
     if settings.in_one_epoch:
         # Spark calls it outdated because it minds no limit of a source, which is the point.

@@ -32,7 +32,9 @@ from moorage.driver.manifests import (
     watermarks_at,
 )
 from moorage.driver.query import (
+    BatchCallback,
     FileBound,
+    Halted,
     Liveness,
     end,
     error_of,
@@ -110,29 +112,6 @@ class Ticking:
         return self.quiet and (next_timer == UNKNOWN or watermarks.advanced)
 
 
-class _Halted(Exception):
-    """A micro-batch came after the run was told to end; Spark must not count it as done."""
-
-
-class _Callback:
-    """What Spark calls with a batch.
-
-    Its process holds it for long after its query has ended: not the run as well.
-    """
-
-    def __init__(self, to: Callable[[DataFrame, int], None]) -> None:
-        self._to: Callable[[DataFrame, int], None] | None = to
-
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        if self._to is None:
-            raise _Halted
-        self._to(frame, batch_id)
-
-    def let_go(self) -> None:
-        """The query has ended."""
-        self._to = None
-
-
 class StreamRun:
     """One run; used once.
 
@@ -181,7 +160,7 @@ class StreamRun:
             tell_lag=context.reporter.lag,
         )
         self._query: StreamingQuery | None = None
-        self._callback = _Callback(self._on_batch)
+        self._callback = BatchCallback(self._on_batch)
 
     @property
     def checkpointer(self) -> Checkpointer | NoCheckpoints:
@@ -319,16 +298,16 @@ class StreamRun:
         """
         try:
             self._run_batch(frame, batch_id)
-        except _Halted:
-            raise _Halted from None  # nor what a cancelled one died of
+        except Halted:
+            raise Halted from None  # nor what a cancelled one died of
         except MoorageError:
             _log.warning("the epoch failed: batch=%d", batch_id, exc_info=True)
-            raise _Halted from None
+            raise Halted from None
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
         with self._lock:
             if self._halted or self._failure is not None:
-                raise _Halted
+                raise Halted
             if batch_id <= self._batch_id:
                 _log.info("spark repeats a batch that is committed: batch=%d", batch_id)
                 return
@@ -353,7 +332,7 @@ class StreamRun:
     def _fails(self, error: MoorageError) -> Exception:
         """What an epoch ends with: what a cancelled one dies of is not why."""
         if self._halted:
-            return _Halted()
+            return Halted()
         self._failure = self._lost or error
         return self._failure
 

@@ -1,5 +1,6 @@
 """Another number of subtasks while a job runs: nothing is lost, counted twice, or started anew."""
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -10,7 +11,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 from moorage_testing.batches import KEYS, add_batch, counted, start_and_wait, stop
-from moorage_testing.jobs import JobHome, wait_until
+from moorage_testing.jobs import JobHome, processes_of, wait_until
 from moorage_testing.oracle import newest_manifest, stored_values
 
 from moorage.driver.views import CheckpointTimes
@@ -82,6 +83,13 @@ def check_subtasks(home: JobHome, parallelism: int, rows_per_key: int) -> None:
     assert {row["key_group"] for row in totals} == starts
 
 
+def spark_log(process: subprocess.Popen) -> str:
+    """What a job's Spark logged so far."""
+    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in processes_of(process.pid)]
+    [file] = set(re.findall(r"-Dmoorage\.log=([^\s\0]+)", " ".join(commands)))
+    return Path(file).read_text()
+
+
 def test_a_job_goes_from_two_to_four_to_three_subtasks_under_load(home):
     process = start_and_wait(home, 2)
     number = 1
@@ -94,6 +102,7 @@ def test_a_job_goes_from_two_to_four_to_three_subtasks_under_load(home):
         120,
         "a timer for each row",
     )
+    assert "terminated with error" not in spark_log(process), "nothing failed"
     stop(home, process)
     published = [
         tuple(row.values())

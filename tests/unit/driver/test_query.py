@@ -1,7 +1,10 @@
-"""When an epoch without input is due."""
+"""When an epoch without input is due, and what is told of the end of a query."""
+
+import logging
 
 import pytest
 
+from moorage.driver.query import Halted, _is_news
 from moorage.driver.stream_run import Ticking
 from moorage.engine import event_time
 from moorage.engine.event_time import Watermarks
@@ -83,3 +86,11 @@ def test_a_job_without_timers_never_ticks(clock):
     clock.now += 1000
     assert not ticking.due(MOVED, 1, 2)
     assert not ticking.due(MOVED, UNKNOWN, 2)
+
+
+def test_of_what_py4j_tells_an_end_that_was_asked_for_is_no_news():
+    records = []
+    for error in (Halted(), ValueError("x"), None):
+        told = (type(error), error, None) if error else None
+        records.append(logging.LogRecord("py4j", 40, "f", 1, "m", (), told))
+    assert [_is_news(record) for record in records] == [False, True, True]

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from moorage.api.graph import JobGraph
 from moorage.api.sinks import SinkRestore, StageId
 from moorage.driver import rewinds, runner
+from moorage.driver.query import BatchCallback, Halted
 from moorage.driver.refusals import RestorePointCorrupt
 from moorage.driver.reporter import Reporter
 from moorage.driver.request_handler import let_go
@@ -32,7 +33,7 @@ from moorage.driver.requests import (
 )
 from moorage.driver.runner import run_job
 from moorage.driver.standby import FIRST_RUN, HeldSink, NoCheckpoints, Standby, StandbyRefused
-from moorage.driver.stream_run import StreamRun, _Callback, _Halted
+from moorage.driver.stream_run import StreamRun
 from moorage.driver.types import Orders, RunOptions, RunOutcome
 from moorage.engine.range_access import ExecutorLost
 from moorage_state.errors import CorruptState, Fenced, UserError
@@ -185,10 +186,10 @@ class Left:
 
 def test_sparks_process_holds_no_run_that_has_ended(standing_by):
     run = standing_by.run
-    callback = run._callback = _Callback(run._on_batch)
+    callback = run._callback = BatchCallback(run._on_batch)
     standing_by.ask(PromoteRequest())
     standing_by.drive()
-    with pytest.raises(_Halted):
+    with pytest.raises(Halted):
         callback(cast("Any", None), 1)
 
 
