@@ -40,7 +40,8 @@ STATES: dict[str, dict[str, Any]] = {
     "changelog": {"backend": "rocksdb", **CHANGELOG},
 }
 KINDS = {
-    "moorage_state.server.sidecar": "servers",
+    "moorage_state.server.sidecar": "sidecars",
+    "moorage_state.server": "servers",
     "cluster_life.py": "driver",
     "CoarseGrainedExecutorBackend": "executors",
     "org.apache.spark.deploy.SparkSubmit": "jvm",
@@ -195,4 +196,5 @@ def test_after_two_thousand_epochs_everything_is_as_large_as_after_five_hundred(
         for epoch in range(EPOCHS // SAMPLES, EPOCHS + 1, EPOCHS // SAMPLES):
             run.wait_for(epoch)
             samples.append(run.sample())
+            sys.stdout.write(f"{epoch} {json.dumps(samples[-1])}\n")
     assert grown(samples) == [], (tmp_path / "messages.log").read_text()[-3000:]

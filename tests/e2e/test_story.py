@@ -193,9 +193,11 @@ def test_the_operator_can_be_killed_and_the_job_does_not_notice(ticker, system):
 
 
 @pytest.mark.scenario(52)
-@pytest.mark.parametrize("parallelism", [4, 1, 2])
-def test_a_rescale_keeps_every_tick(ticker, parallelism):
-    ticker.namespace.edit({"scaling": {"parallelism": parallelism}})
+@pytest.mark.parametrize(
+    ("parallelism", "mode"), [(4, "Restart"), (1, "InPlaceParallelism"), (2, "Restart")]
+)
+def test_a_rescale_keeps_every_tick(ticker, parallelism, mode):
+    ticker.namespace.edit({"scaling": {"parallelism": parallelism, "mode": mode}})
 
     def rescaled():
         status = ticker.namespace.status()

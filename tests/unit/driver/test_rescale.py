@@ -399,5 +399,5 @@ def test_a_manifest_that_changed_counts_again_and_the_log_says_so(live):
 def test_on_one_machine_there_are_cores_for_more_subtasks_and_servers_for_those_asked_for(
     live, asked, expected
 ):
-    settings = SimpleNamespace(rescales_live=live, parallelism=2, max_parallelism=16)
+    settings: Any = SimpleNamespace(rescales_live=live, parallelism=2, max_parallelism=16)
     assert cores_and_servers(settings, asked, machine=12) == expected
