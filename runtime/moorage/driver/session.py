@@ -148,7 +148,6 @@ def start_session(
         causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
         cause = f" ({causes[-1][:500]})" if causes else ""
         raise SparkNotStarted(f"spark does not start: {what}{cause}; {log}") from exc
-    spark.sparkContext.setLogLevel("WARN")
     return spark
 
 
@@ -189,6 +188,11 @@ def engine_conf(settings: JobSettings) -> dict[str, str]:
         "spark.redaction.regex": settings.spark_conf.get("spark.redaction.regex", SPARK_REDACTION),
         "spark.python.worker.reuse": "true",
         DAEMON_MODULE: settings.spark_conf.get(DAEMON_MODULE, worker_daemon.__name__),
+        # An executor's of INFO is 3 kB an epoch.
+        "spark.log.level": settings.spark_conf.get("spark.log.level", "WARN"),
+        "spark.executor.syncLogLevel.enabled": settings.spark_conf.get(
+            "spark.executor.syncLogLevel.enabled", "true"
+        ),
         "spark.speculation": "false",
         "spark.sql.shuffle.partitions": str(settings.parallelism),
         "spark.sql.session.timeZone": "UTC",

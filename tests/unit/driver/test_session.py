@@ -3,10 +3,12 @@
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from moorage.driver.session import hidden, out_of_sight, properties
+from moorage.driver.session import engine_conf, hidden, out_of_sight, properties
 
 VARIABLE = "PYSPARK_SUBMIT_ARGS"
 
@@ -56,3 +58,11 @@ def test_without_secrets_nothing_is_done(monkeypatch):
 def test_every_character_survives_the_file():
     text = properties({"a:b=c d": " \\x\n\u00e4\U0001f511#"})
     assert text == "a\\:b\\=c\\ d=\\ \\\\x\\n\\u00e4\\ud83d\\udd11#\n"
+
+
+@pytest.mark.parametrize("given", [{}, {"spark.log.level": "INFO"}])
+def test_driver_and_executors_log_warnings_unless_the_job_says_otherwise(given):
+    settings: Any = SimpleNamespace(spark_conf=given, parallelism=2)
+    conf = engine_conf(settings)
+    assert conf["spark.log.level"] == given.get("spark.log.level", "WARN")
+    assert conf["spark.executor.syncLogLevel.enabled"] == "true"
