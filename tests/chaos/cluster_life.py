@@ -165,6 +165,7 @@ def live(home: Path, orders: dict[str, Any]) -> None:
     volumes, stop = Path(os.environ["MOORAGE_TEST_VOLUMES"]), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with Volumes(Path(os.environ["SPARK_HOME"]) / "work", volumes) as sidecars:
+        sidecars.memory = orders.get("memory", sidecars.memory)
         options = RunOptions(
             environment=environment(home, orders, sidecars),
             stop=stop,

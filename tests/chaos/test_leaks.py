@@ -163,6 +163,8 @@ def ticking(home: Path, state: Mapping[str, Any]) -> Iterator[Run]:
             "state": {"checkpointDir": f"file://{home}/store", **state},
             "spec": {},
             "faults": False,
+            # A cache of blocks that is full before the first sample that counts.
+            "memory": 8,
         }
         command = [sys.executable, str(LIFE), str(home), json.dumps(orders)]
         process = start_in_session(command, home, home / "life.log", environment)

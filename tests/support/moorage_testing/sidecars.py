@@ -35,6 +35,8 @@ class Sidecars:
 
     def __init__(self, work: Path, folder: Path, token: str, tls: TlsFiles | None = None) -> None:
         self.tls = tls
+        self.memory = 64
+        """Of the databases of a server that is started from now on, in MiB."""
         self._work = work
         self._folder = folder
         (self._folder / "token").write_text(token)
@@ -71,7 +73,7 @@ class Sidecars:
         command = [sys.executable, "-m", "moorage_state.server.sidecar"]
         command += ["--dir", str(self._folder / executor), "--servers", "1"]
         command += ["--host", "127.0.0.1", "--port", str(port), "--health-port", str(port + 1)]
-        command += ["--token-file", str(self._folder / "token"), "--memory", "64"]
+        command += ["--token-file", str(self._folder / "token"), "--memory", str(self.memory)]
         if self.tls is not None:
             command += ["--tls-dir", self.tls.directory, "--tls-name", self.tls.name]
         self.processes[executor] = subprocess.Popen(command)
