@@ -152,7 +152,9 @@ def rbac() -> str:
         "Rights",
         "the chart's roles and reference-rbac.txt",
         "All that the chart's roles allow, with the values that allow most. With `watchNamespaces` "
-        "they are Roles of these namespaces and no ClusterRole. What follows from them for people: "
+        "they are Roles of these namespaces and two small ClusterRoles, "
+        "[none](install.md#what-is-installed) with `rbac.clusterScoped=false`. "
+        "What follows from them for people: "
         "[threat-model.md](threat-model.md).",
         table(("who", "resource", "may", "for"), rows),
     )
