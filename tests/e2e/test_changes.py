@@ -178,6 +178,7 @@ def unharmed(ticker, attempt, driver):
     assert reason(ticker, "Ready") == "True/Running"
 
 
+@pytest.mark.scenario(69)
 def test_a_version_that_fails_its_preflight_leaves_the_old_one_running(ticker):
     before, driver = ticker.attempt, ticker.driver
     ticker.namespace.edit({**PREFLIGHT, **edition(ticker, "no-number")})
@@ -219,6 +220,7 @@ def test_a_version_that_passes_its_preflight_takes_over(ticker):
 WARM = {"strategy": "WarmStandby", "standby": {"observeFor": "10s", "catchUpTimeout": "5m"}}
 
 
+@pytest.mark.scenario(72)
 def test_a_version_that_fails_beside_the_old_one_leaves_that_running(ticker):
     before, driver = ticker.attempt, ticker.driver
     # Another one than a preflight refused: that would not be tried again.
@@ -232,6 +234,7 @@ def test_a_version_that_fails_beside_the_old_one_leaves_that_running(ticker):
     ticker.audit()
 
 
+@pytest.mark.scenario(71)
 def test_a_version_that_keeps_up_takes_over_with_the_pods_that_ran_beside(ticker, measured):
     old = ticker.driver
 
@@ -260,6 +263,7 @@ def test_a_version_that_keeps_up_takes_over_with_the_pods_that_ran_beside(ticker
 # -- versions that never become stable
 
 
+@pytest.mark.scenario(56)
 def test_a_version_that_published_nothing_is_rolled_back_by_itself(ticker):
     before, old = ticker.attempt, ticker.namespace.status()["attempt"]["revision"]
     soon = {"readinessTimeout": "30s"}
@@ -276,6 +280,7 @@ def test_a_version_that_published_nothing_is_rolled_back_by_itself(ticker):
     ticker.audit()
 
 
+@pytest.mark.scenario(73)
 def test_from_a_version_that_published_a_person_goes_back(ticker):
     before, old = ticker.attempt, ticker.namespace.status()["attempt"]["revision"]
 

@@ -108,6 +108,7 @@ def evict(ticker, name):
     return True
 
 
+@pytest.mark.scenario(80)
 @pytest.mark.scenario(38)
 def test_an_evicted_driver_is_back_and_was_not_blamed(ticker, measured):
     before = ticker.attempt
@@ -127,6 +128,7 @@ def test_an_evicted_driver_is_back_and_was_not_blamed(ticker, measured):
     ticker.audit()
 
 
+@pytest.mark.scenario(80)
 @pytest.mark.scenario(40)
 def test_budgets_hold_evictions_up_and_are_gone_when_they_are_not_wanted(ticker):
     before, namespace = ticker.attempt, ticker.namespace

@@ -72,6 +72,7 @@ def watches(emulator, namespace):
     ]
 
 
+@pytest.mark.scenario(84)
 async def test_a_namespace_that_gets_the_label_is_watched_from_then_on(emulator, a_job):
     namespace(emulator, "here")
     namespace(emulator, "later", label="")
@@ -91,6 +92,7 @@ async def test_a_namespace_that_gets_the_label_is_watched_from_then_on(emulator,
         assert not process.ended
 
 
+@pytest.mark.scenario(84)
 async def test_a_namespace_that_loses_the_label_is_let_go_and_its_jobs_are_left_alone(
     emulator, a_job, caplog
 ):

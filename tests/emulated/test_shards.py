@@ -126,6 +126,7 @@ async def test_when_a_shards_leader_ends_its_next_one_leads_and_no_other_shard_d
     assert known(other) == []
 
 
+@pytest.mark.scenario(84)
 async def test_a_job_that_moves_is_let_go_and_then_taken_over_with_its_snapshots(
     api, start, journals, a_job
 ):
@@ -161,6 +162,7 @@ async def test_a_persons_snapshot_without_a_label_finds_the_shard_of_its_job(api
     await until(lambda: known(rest, SNAPSHOT) == [])
 
 
+@pytest.mark.scenario(84)
 async def test_two_operators_set_up_for_the_same_jobs_never_both_act(api, start, journals, a_job):
     api.create(a_job("here"))
     first = await start(shards=(), lease_name="one")

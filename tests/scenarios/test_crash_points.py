@@ -341,11 +341,13 @@ async def sweep(name, when, every=1):
         world.buckets.forget()
 
 
+@pytest.mark.scenario(75)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=_LONG.get(n, ())) for n in OPERATIONS])
 async def test_a_death_at_every_third_step_changes_nothing_in_the_end(name):
     await sweep(name, "after", every=3)
 
 
+@pytest.mark.scenario(75)
 @pytest.mark.soak
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -62,6 +62,7 @@ async def refused(world, **spec):
     assert (image(world), tries(world)) == (OLD, 0)
 
 
+@pytest.mark.scenario(74)
 @pytest.mark.parametrize("how", [rolled_back, refused])
 async def test_what_runs_follows_an_autoscaler_and_the_version_that_was_given_up_is_not_tried(
     world, how
@@ -81,6 +82,7 @@ async def test_what_runs_follows_an_autoscaler_and_the_version_that_was_given_up
     assert world.condition("Stable") == "True/Stable"
 
 
+@pytest.mark.scenario(74)
 async def test_without_the_mode_it_follows_by_a_restart_once_the_job_is_back(world):
     await stable(world, scaling={"parallelism": 2, "maxParallelism": 16, "mode": "InPlace"})
     world.drivers.habits.fail_restore = "restore_point_incompatible"

@@ -23,6 +23,7 @@ async def hang(world):
     return len(world.drivers.by_pod) - before
 
 
+@pytest.mark.scenario(77)
 async def test_a_job_that_hangs_goes_on_from_its_newest_checkpoint_as_often_as_its_budget_says(
     running,
 ):
@@ -43,6 +44,7 @@ async def test_a_job_that_hangs_goes_on_from_its_newest_checkpoint_as_often_as_i
     assert found(running) == {}
 
 
+@pytest.mark.scenario(78)
 async def test_what_is_only_to_be_told_is_told_and_left_alone(running):
     health(running, actions={"noProgress": "Alert"})
     await running.run(5)
@@ -54,6 +56,7 @@ async def test_what_is_only_to_be_told_is_told_and_left_alone(running):
     assert running.condition("Degraded") == "False/Healthy"
 
 
+@pytest.mark.scenario(79)
 @pytest.mark.parametrize("ahead", [-7200.0, 7200.0])
 async def test_a_clock_that_is_set_is_a_word_and_nothing_else(running, ahead):
     health(running)
@@ -67,6 +70,7 @@ async def test_a_clock_that_is_set_is_a_word_and_nothing_else(running, ahead):
     assert running.condition("Ready") == "True/Running"
 
 
+@pytest.mark.scenario(78)
 async def test_executors_that_are_lost_without_end_are_told_and_forgotten_when_it_is_over(running):
     running.edit(
         failurePolicy={"executorFailures": {"max": 6, "window": "5m"}},

@@ -71,6 +71,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.scenario(76)
 @pytest.mark.in_memory("it rewrites what only the API server writes")
 @pytest.mark.parametrize("other_hash", [False, True], ids=["same", "other"])
 @pytest.mark.parametrize("change", CHANGES)
@@ -104,6 +105,7 @@ async def test_an_edit_that_needs_no_restart_needs_none_under_another_hash(runni
     assert running.condition("Reconciled") == "True/UpToDate"
 
 
+@pytest.mark.scenario(76)
 @pytest.mark.in_memory("no definition of today would keep the field")
 async def test_fields_that_only_newer_definitions_know_are_passed_over(running):
     """A default that they fill in is in every object from that moment on."""

@@ -36,6 +36,7 @@ async def test_a_version_that_passes_takes_over(running):
     assert "PreflightPassed" in running.events()
 
 
+@pytest.mark.scenario(69)
 async def test_a_version_that_fails_leaves_the_old_one_running_and_says_why(running):
     running.drivers.habits.preflight_fails = "the job file cannot be imported: line=3"
     running.edit(**TRIED)
@@ -213,6 +214,7 @@ def quota(used, limited="pods=3"):
     return lambda body: f"{text}, used: pods={used}, limited: {limited}" if body else ""
 
 
+@pytest.mark.scenario(69)
 async def test_pods_that_the_api_server_would_not_take_are_said_before_anything_is_tried(running):
     reason = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes'
     running.api.admission = lambda body: reason if "exec" in body["metadata"]["name"] else ""
@@ -232,6 +234,7 @@ async def test_a_quota_that_the_old_version_alone_uses_up_refuses_nothing(runnin
     await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
 
 
+@pytest.mark.scenario(69)
 async def test_a_quota_without_room_for_all_executors_refuses_and_says_what_is_short(running):
     running.api.admission = quota(2, "pods=2")
     running.edit(executor={"instances": 4}, **TRIED)

@@ -48,6 +48,7 @@ async def test_what_the_api_server_filled_in_counts_as_not_said(world):
     assert told(world)["driver"]["memory"] == "3Gi"
 
 
+@pytest.mark.scenario(82)
 async def test_an_edit_of_a_profile_that_needs_no_restart_is_taken_at_once(world):
     await begun(world, STANDARD)
     world.set_fleet(PATIENT)
@@ -58,6 +59,7 @@ async def test_an_edit_of_a_profile_that_needs_no_restart_is_taken_at_once(world
     assert "ProfileTaken" in world.events()
 
 
+@pytest.mark.scenario(82)
 async def test_one_that_needs_a_restart_waits_for_an_edit_that_restarts_the_job(world):
     await begun(world, STANDARD)
     world.set_fleet(WIDER)
@@ -196,6 +198,7 @@ def states(world: World) -> set[str]:
 BEYOND = pytest.mark.parametrize("text", LOWERED, ids=["limits", "file", "profile"])
 
 
+@pytest.mark.scenario(83)
 @BEYOND
 async def test_what_runs_can_be_stopped_and_saved_whatever_the_fleet_file_says(world, text):
     await begun(world, "")
@@ -217,6 +220,7 @@ async def test_what_runs_can_be_stopped_and_saved_whatever_the_fleet_file_says(w
     await world.until(world.is_running)
 
 
+@pytest.mark.scenario(83)
 @BEYOND
 async def test_what_runs_can_be_deleted_whatever_the_fleet_file_says(world, text):
     await begun(world, "")
@@ -226,6 +230,7 @@ async def test_what_runs_can_be_deleted_whatever_the_fleet_file_says(world, text
     await world.until(lambda: world.object() is None)
 
 
+@pytest.mark.scenario(83)
 @pytest.mark.parametrize("text", LOWERED[:2], ids=["limits", "file"])
 async def test_what_runs_can_become_smaller_and_not_larger(world, text):
     await begun(world, "", scaling={"parallelism": 8, "maxParallelism": 16})

@@ -28,6 +28,7 @@ def said(world: World, kind: str) -> str:
     return found.message if found else ""
 
 
+@pytest.mark.scenario(81)
 async def test_a_start_without_room_waits_and_says_what_is_missing(world):
     quota(world, requests_memory="2Gi")
     world.apply()
@@ -51,6 +52,7 @@ async def test_with_room_for_some_executors_it_begins_with_fewer(world):
     assert world.events().count("QuotaExceeded") == 1
 
 
+@pytest.mark.scenario(81)
 async def test_an_edit_without_room_stops_nothing_until_there_is(world):
     world.apply()
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
@@ -131,6 +133,7 @@ async def test_claims_of_a_driver_that_ended_do_not_keep_the_next_one_waiting(wo
 WARM = {"image": "registry.example/clicks:2", "upgrade": {"strategy": "WarmStandby"}}
 
 
+@pytest.mark.scenario(81)
 async def test_a_version_that_is_to_stand_by_waits_for_room_beside_the_one_that_runs(world):
     world.apply()
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)

@@ -39,6 +39,8 @@ async def published(world, name=BAD):
     return stable
 
 
+@pytest.mark.scenario(56)
+@pytest.mark.scenario(57)
 async def test_a_version_that_only_crashes_is_rolled_back_to_where_the_old_one_stopped(stable):
     stable.edit(image=BAD)
     await crashing(stable, 420)
@@ -54,6 +56,7 @@ async def test_a_version_that_only_crashes_is_rolled_back_to_where_the_old_one_s
     assert stable.condition("Stable") == "True/Stable"
 
 
+@pytest.mark.scenario(56)
 async def test_a_version_that_cannot_be_restored_is_rolled_back_at_once(stable):
     stable.drivers.habits.fail_restore = "restore_point_incompatible"
     stable.edit(image=BAD)
@@ -63,6 +66,7 @@ async def test_a_version_that_cannot_be_restored_is_rolled_back_at_once(stable):
     assert not stable.status().blocked_reason
 
 
+@pytest.mark.scenario(56)
 async def test_a_version_whose_image_cannot_be_pulled_is_rolled_back_in_time(stable):
     stable.kubelet.image_error = "ImagePullBackOff"
     stable.edit(image=BAD)
@@ -71,6 +75,7 @@ async def test_a_version_whose_image_cannot_be_pulled_is_rolled_back_in_time(sta
     await stable.until(lambda: image(stable) == OLD and stable.is_running())
 
 
+@pytest.mark.scenario(56)
 async def test_a_version_that_gets_nowhere_is_stopped_without_a_checkpoint(stable):
     stable.drivers.habits.stuck = True
     stable.edit(image=BAD, upgrade__mode="LastCheckpoint")
@@ -95,6 +100,7 @@ async def test_a_version_that_is_slow_to_start_publishes_nothing_when_its_time_i
     assert stable.drivers.restored[-1].epoch == stable.drivers.restored[-2].epoch
 
 
+@pytest.mark.scenario(73)
 async def test_once_output_was_published_a_person_decides(stable):
     old = stable.status().reconciliation.stable_revision
     stable.edit(image=BAD)
@@ -142,6 +148,7 @@ async def test_a_version_that_becomes_stable_stays(stable):
     assert stable.status().reconciliation.trial is None
 
 
+@pytest.mark.scenario(57)
 async def test_what_was_rolled_back_is_tried_again_when_a_person_says_so(stable):
     stable.drivers.habits.fail_restore = "restore_point_incompatible"
     stable.edit(image=BAD)
@@ -316,6 +323,7 @@ async def retracting(world, **more):
     return await published(world)
 
 
+@pytest.mark.scenario(73)
 async def test_where_every_sink_takes_output_back_and_a_person_wants_it_one_that_published_goes(
     stable,
 ):
@@ -332,6 +340,7 @@ async def test_where_every_sink_takes_output_back_and_a_person_wants_it_one_that
     assert stable.condition("Stable") == "True/Stable"
 
 
+@pytest.mark.scenario(73)
 @pytest.mark.parametrize(
     ("sinks", "said"),
     [

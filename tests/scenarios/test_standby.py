@@ -50,6 +50,7 @@ def untouched(world):
     assert world.status().restarts.total == 0
 
 
+@pytest.mark.scenario(71)
 async def test_a_version_that_keeps_up_takes_over_with_the_driver_that_ran_beside(running):
     driver = await beside(running)
     assert image(running) == OLD
@@ -65,6 +66,7 @@ async def test_a_version_that_keeps_up_takes_over_with_the_driver_that_ran_besid
     assert {"StandbyReady", "StandbyPromoted", "DriverReady"} <= set(running.events())
 
 
+@pytest.mark.scenario(71)
 async def test_the_old_version_runs_until_the_new_one_has_kept_up_for_as_long_as_asked(running):
     running.edit(image=NEW, upgrade={"strategy": "WarmStandby"})
     await kept_up(running, 55)
@@ -82,6 +84,7 @@ async def test_the_condition_says_what_keeps_a_version_that_restores_from_gettin
     assert "it is restoring (2 checkpoints were let go before that)" in reconciled.message
 
 
+@pytest.mark.scenario(72)
 async def test_a_version_that_fails_beside_the_old_one_is_given_up_and_says_why(running):
     running.drivers.habits.standby_fails = "it broke: line=3"
     running.edit(**WARM)
@@ -97,6 +100,7 @@ async def test_a_version_that_fails_beside_the_old_one_is_given_up_and_says_why(
     await taken_over(running)
 
 
+@pytest.mark.scenario(72)
 @pytest.mark.parametrize(
     ("habit", "value", "said"),
     [
@@ -217,6 +221,7 @@ async def test_a_store_that_stays_away_longer_than_the_version_has_is_said(runni
     assert "did not keep up within 1m" in running.status().condition("Reconciled").message
 
 
+@pytest.mark.scenario(72)
 async def test_what_a_person_does_meanwhile_ends_it_and_the_old_version_runs_on(running):
     await beside(running)
     running.edit(image=OLD)
@@ -318,6 +323,7 @@ async def test_an_operator_without_a_status_keeps_the_driver_that_has_the_lineag
     assert leader.alive
 
 
+@pytest.mark.scenario(76)
 async def test_an_operator_that_does_not_know_the_step_holds_the_job_as_it_is(running, monkeypatch):
     """As after `helm rollback`: it reads format 1 and knows no step Standby."""
     beside_it, leader = await beside(running), running.driver()

@@ -85,6 +85,7 @@ def test_state_of_an_operator_that_has_another_uid_now_is_refused_as_by_a_start(
     assert "restore.uidMapping (counts: NEW_UID)" in answer["message"]
 
 
+@pytest.mark.scenario(70)
 @pytest.mark.soak
 def test_output_that_another_sink_of_the_uid_staged_is_refused_as_by_a_start(tmp_path):
     staged = {"file": "part-1.parquet", "modified": 1, "bytes": 1, "rows": 1}  # of one on a store
@@ -100,6 +101,7 @@ def test_a_job_that_does_not_fit_its_restore_point_is_refused_before_spark_start
     assert "maxParallelism is fixed for a lineage: checkpoint=16 job=32" in answer["message"]
 
 
+@pytest.mark.scenario(69)
 def test_a_job_file_that_cannot_be_imported_is_refused_with_its_line(home):
     wrong = home / "wrong.py"
     wrong.write_text("import of_another_image\n\ndef build(env):\n    pass\n")

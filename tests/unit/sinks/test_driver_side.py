@@ -395,6 +395,7 @@ def graph_of(sink):
     return JobGraph(sinks=[SinkNode("out", cast("DataStream", None), sink)])
 
 
+@pytest.mark.scenario(70)
 @pytest.mark.parametrize("kind", ["rename", "list", "function"])
 @pytest.mark.parametrize("other", ["rename", "list", "function"])
 def test_what_a_sink_of_another_place_or_kind_staged_is_refused_and_nothing_is_touched(
