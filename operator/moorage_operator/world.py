@@ -7,7 +7,7 @@ that is not there: nothing is ever decided on a failed read. Times are aware, in
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from moorage_api import JobSpec, Problem
@@ -15,6 +15,9 @@ from moorage_api.driver import DriverEnd, DriverState
 from moorage_api.snapshot import SnapshotSpec, SnapshotStatus
 from moorage_api.state import DEFAULT_BACKEND
 from moorage_api.status import JobStatus, ProfileStatus
+
+CLOCKS_APART = timedelta(seconds=30)
+"""By which clocks of two machines differ, or one is put right, without a word."""
 
 _LONGEST_VALUE = 256
 _MARK = 32

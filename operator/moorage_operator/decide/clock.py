@@ -6,124 +6,57 @@ is held, and no retry is made. What lies ahead and can only have been is taken t
 is to follow comes so much earlier. Called first in each decision.
 """
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
+from moorage_api.driver import CheckpointSummary, Report, RestoredFrom, SavepointInfo
+from moorage_api.status import Condition, JobView, RestorePointStatus
 from moorage_operator.decide.draft import Draft
+from moorage_operator.world import CLOCKS_APART
 
-_APART = timedelta(seconds=30)
-"""By which clocks of two operators differ, or one is put right, without a word."""
-_OF_ATTEMPT = (
-    "started_at",
-    "running_since",
-    "stable_since",
-    "missing_since",
-    "node_lost_since",
-    "ended_at",
-)
-_OF_OPERATION = ("started_at", "step_started_at")
+_TO_COME = frozenset({"deadline", "next_retry_at", "no_room_until", "not_before", "retry_at"})
+"""What is waited for; all other times of a status are of what has happened."""
+
+_LEFT = (CheckpointSummary, Condition, JobView, RestoredFrom, RestorePointStatus, SavepointInfo)
+"""By the clock of a driver, or made from it; conditions are for people, and stay as they were told:
+what was left ahead and counted would put every wait off again in each pass."""
 
 
 def put_clock_right(draft: Draft) -> None:
     """Take the times of the status for what they are by this clock."""
-    ahead = max(_been(draft), default=draft.now) - draft.now
-    if ahead > _APART:
-        _attempt(draft)
-        _operation(draft, ahead)
-        _restarts(draft, ahead)
-        _budgets(draft)
-        _scaling(draft, ahead)
-
-
-def _been(draft: Draft) -> list[datetime]:
-    """Times of what has happened, by the clock of whichever operator saw it."""
-    status = draft.status
-    seen = [getattr(status.attempt, name) for name in _OF_ATTEMPT]
-    if status.operation is not None:
-        seen += [getattr(status.operation, name) for name in _OF_OPERATION]
-    trial, scaler = status.reconciliation.trial, status.scaling.autoscaler
-    seen += [trial.since] if trial is not None else []
-    seen += [scaler.low_since] if scaler is not None else []
-    seen += [scaler.step.at] if scaler is not None and scaler.step is not None else []
-    seen += [one.at for one in status.health.actions]
-    seen += [*status.restarts.window, *status.health.losses]
-    seen += [status.restarts.last_time, status.scaling.changed_at, status.finished_at]
-    seen += [status.snapshots.last_scheduled_time]
-    return [at for at in seen if at is not None]
-
-
-def _was(draft: Draft, at: datetime) -> datetime:
-    return min(at, draft.now)
-
-
-def _maybe(draft: Draft, at: datetime | None) -> datetime | None:
-    return _was(draft, at) if at is not None else None
-
-
-def _earlier(at: datetime | None, ahead: timedelta) -> datetime | None:
-    return at - ahead if at is not None else None
-
-
-def _attempt(draft: Draft) -> None:
-    seen = {name: _maybe(draft, getattr(draft.attempt, name)) for name in _OF_ATTEMPT}
-    draft.put_attempt(**seen)
-    trial = draft.status.reconciliation.trial
-    if trial is not None:
-        since = _was(draft, trial.since)
-        draft.put_reconciliation(trial=trial.model_copy(update={"since": since}))
-    job, finished = draft.status.job, draft.status.finished_at
-    moved = {"last_progress_time": _maybe(draft, job.last_progress_time)}
-    draft.put(finished_at=_maybe(draft, finished), job=job.model_copy(update=moved))
-
-
-def _operation(draft: Draft, ahead: timedelta) -> None:
-    operation = draft.status.operation
-    if operation is None:
+    ahead = max(_been(draft.status), default=draft.now) - draft.now
+    if ahead <= CLOCKS_APART:
         return
-    draft.put_operation(
-        **{name: _was(draft, getattr(operation, name)) for name in _OF_OPERATION},
-        deadline=_earlier(operation.deadline, ahead),
-        not_before=_earlier(operation.not_before, ahead),
-    )
-    if (standby := operation.standby) is not None:
-        seen = {
-            "caught_up_since": _maybe(draft, standby.caught_up_since),
-            "not_before": _earlier(standby.not_before, ahead),
-        }
-        draft.put_operation(standby=standby.model_copy(update=seen))
+    draft.status = _put_right(draft.status, draft.now, ahead)
+    if (moved := draft.status.job.last_progress_time) is not None:
+        seen = {"last_progress_time": min(moved, draft.now)}
+        draft.put(job=draft.status.job.model_copy(update=seen))
 
 
-def _restarts(draft: Draft, ahead: timedelta) -> None:
-    known = draft.status.restarts
-    draft.put_restarts(
-        window=tuple(_was(draft, at) for at in known.window),
-        last_time=_maybe(draft, known.last_time),
-        next_retry_at=_earlier(known.next_retry_at, ahead),
-    )
-    left = [
-        one.model_copy(update={"retry_at": _earlier(one.retry_at, ahead)})
-        for one in draft.status.leaving
-    ]
-    draft.put(leaving=tuple(left))
+def _been(value: object) -> Iterator[datetime]:
+    """Times of what has happened, by the clock of whichever operator saw it."""
+    match value:
+        case datetime():
+            yield value
+        case tuple():
+            for one in value:
+                yield from _been(one)
+        case Report() if not isinstance(value, _LEFT):
+            for name in type(value).model_fields:
+                if name not in _TO_COME:
+                    yield from _been(getattr(value, name))
 
 
-def _budgets(draft: Draft) -> None:
-    health, snapshots = draft.status.health, draft.status.snapshots
-    actions = [one.model_copy(update={"at": _was(draft, one.at)}) for one in health.actions]
-    losses = tuple(_was(draft, at) for at in health.losses)
-    update = {"actions": tuple(actions), "losses": losses}
-    draft.put(health=health.model_copy(update=update))
-    draft.put_snapshots(last_scheduled_time=_maybe(draft, snapshots.last_scheduled_time))
-
-
-def _scaling(draft: Draft, ahead: timedelta) -> None:
-    scaling = draft.status.scaling
-    update: dict[str, object] = {"changed_at": _maybe(draft, scaling.changed_at)}
-    if (scaler := scaling.autoscaler) is not None:
-        step = scaler.step
-        seen = {
-            "low_since": _maybe(draft, scaler.low_since),
-            "no_room_until": _earlier(scaler.no_room_until, ahead),
-            "step": step.model_copy(update={"at": _was(draft, step.at)}) if step else None,
-        }
-        update["autoscaler"] = scaler.model_copy(update=seen)
-    draft.put(scaling=scaling.model_copy(update=update))
+def _put_right(value: Any, now: datetime, ahead: timedelta, name: str = "") -> Any:
+    """The same with other times; `name` is that of its field."""
+    match value:
+        case datetime():
+            return value - ahead if name in _TO_COME else min(value, now)
+        case tuple():
+            return tuple(_put_right(one, now, ahead, name) for one in value)
+        case Report() if not isinstance(value, _LEFT):
+            fields = {one: getattr(value, one) for one in type(value).model_fields}
+            right = {one: _put_right(held, now, ahead, one) for one, held in fields.items()}
+            return value.model_copy(update=right)
+    return value

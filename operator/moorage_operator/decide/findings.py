@@ -17,10 +17,9 @@ from moorage_operator.decide.health import trouble
 from moorage_operator.decide.recover import FailureKind, restart
 from moorage_operator.decide.rollback import may_roll_back, roll_back
 from moorage_operator.decide.specs import policy, running_spec
+from moorage_operator.world import CLOCKS_APART
 
 _MOST = 64
-_STEP = 30
-"""Seconds that clocks may drift apart, or a report may take, without a word."""
 _SKEW_SEEN = 300.0
 _SKEW_ROWS = 100
 _BUSY = 0.7
@@ -178,7 +177,7 @@ def skewed(rules: Health, report: DriverState, *, known: bool) -> str:
 
 def is_step(before: timedelta, now: timedelta) -> bool:
     """Whether a clock was set, if it was so far ahead of the other one before, and is now."""
-    return abs(now - before) >= timedelta(seconds=_STEP)
+    return abs(now - before) >= CLOCKS_APART
 
 
 def _note_clock(draft: Draft, report: DriverState) -> None:

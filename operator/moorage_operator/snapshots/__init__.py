@@ -31,9 +31,8 @@ from moorage_operator.snapshots.step import (
     plan_of,
 )
 from moorage_operator.snapshots.store_work import begin_verifying, copying, verifying
-from moorage_operator.world import SnapshotWorld
+from moorage_operator.world import CLOCKS_APART, SnapshotWorld
 
-_APART = timedelta(seconds=30)
 _LONGEST_WAIT = timedelta(minutes=5)
 """Between two tries of anything."""
 
@@ -52,7 +51,7 @@ def _by_this_clock(status: SnapshotStatus, now: datetime) -> SnapshotStatus:
     fields: dict[str, datetime] = {}
     for name in ("started_at", "waiting_since"):
         at = getattr(status, name)
-        if at is not None and at > now + _APART:
+        if at is not None and at > now + CLOCKS_APART:
             fields[name] = now
     retry = status.next_retry_at
     if retry is not None and retry > now + _LONGEST_WAIT:

@@ -1,12 +1,16 @@
 """Clocks of drivers and kubelets that are minutes or hours off: nothing is decided by them."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import get_args
 
 import pytest
 from moorage_testing.world_parts import SAVEPOINTS
 from moorage_testing.worlds import Stage, checkpoint, job_spec
 
-from moorage_api.driver import DriverState
+from moorage_api.driver import DriverState, Report
+from moorage_api.status import OperationStatus, StandbyStatus
+from moorage_operator.decide.clock import put_clock_right
+from moorage_operator.decide.draft import Draft
 from moorage_operator.plan import DeletePod, RunStoreTask
 from moorage_operator.store_access import last_end
 from moorage_operator.world import ContainerEnd, Unreadable
@@ -332,6 +336,76 @@ def test_a_driver_that_hangs_at_its_start_is_given_up_in_its_time():
     stage.wait(1)
     stage.wait(2 * stage.config.start_timeout + 10)
     assert stage.told("StartTimedOut")
+
+
+def all_times(value, at):
+    """A status with a value in each field that is a time, and in each part one such part."""
+    fields = {}
+    for name, field in type(value).model_fields.items():
+        known, kinds = getattr(value, name, ""), [field.annotation]
+        for _ in range(3):  # such as Annotated[tuple[Annotated[datetime, ...], ...], ...]
+            kinds += [more for kind in kinds for more in get_args(kind)]
+        parts = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Report)]
+        found = known
+        if parts:
+            one = known if isinstance(known, Report) else parts[0].model_construct()
+            found = all_times(one, at)
+        elif datetime in kinds:
+            found = at
+        fields[name] = (found,) if isinstance(known, tuple) and found is not known else found
+    return value.model_copy(update=fields)
+
+
+def times_in(value, where=""):
+    """Each time in a status, with the path to it."""
+    if isinstance(value, datetime):
+        yield where, value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from times_in(one, where)
+    elif isinstance(value, Report):
+        for name in type(value).model_fields:
+            yield from times_in(getattr(value, name, None), f"{where}.{name}".strip("."))
+
+
+def test_no_time_that_an_operator_wrote_is_left_ahead():
+    stage = Stage()
+    stage.run()
+    world = stage.world()
+    draft = Draft(world, all_times(world.status, stage.now + DAY))
+    put_clock_right(draft)
+    ahead = {where for where, at in times_in(draft.status) if at > stage.now}
+    assert ahead == {
+        "conditions.last_transition_time",  # for people
+        # By a driver's clock:
+        "attempt.restore_point.completed_at",
+        "attempt.restored_from.completed_at",
+        "job.epoch_since",
+        "next_restore.completed_at",
+        "operation.restore_point.completed_at",
+        "reconciliation.trial.restore_point.completed_at",
+        "snapshots.last_checkpoint.completed_at",
+        "snapshots.last_savepoint.completed_at",
+    }
+    left = {where for where, at in times_in(draft.status) if at == stage.now}
+    assert {"operation.standby.caught_up_since", "operation.deadline", "leaving.retry_at"} <= left
+
+
+def test_a_version_that_has_kept_up_takes_over_in_its_time_after_the_clock_was_put_back():
+    """Nothing but the time since which it keeps up is of the clock that was ahead."""
+    world = Stage().world()
+    operation = OperationStatus(
+        id="1-1",
+        type="Upgrade",
+        step="Standby",
+        started_at=world.now,
+        step_started_at=world.now,
+        standby=StandbyStatus(attempt=2, caught_up_since=world.now + DAY),
+    )
+    draft = Draft(world, world.status.model_copy(update={"operation": operation}))
+    put_clock_right(draft)
+    assert draft.operation.standby is not None
+    assert draft.operation.standby.caught_up_since == world.now
 
 
 def test_nothing_is_written_anew_for_clocks_that_differ_by_seconds():
