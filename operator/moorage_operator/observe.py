@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
@@ -74,6 +74,8 @@ from moorage_operator.world import (
 _STOPPING = ("Snapshotting", "Stopping")
 _DRIVERS_DECIDE = ("Standby", "Rescaling", "Verifying")
 _BEFORE_A_START = ("Fencing", "Starting")
+_ASKED = timedelta(seconds=30)
+"""In which Spark has begun, and asked for its executors."""
 _LIFTED_BY_STORE = ("AdoptRequired", "CheckpointDirConflict")
 
 
@@ -104,7 +106,8 @@ def needs(world: JobWorld) -> frozenset[Need]:
             wanted.add(Need.QUOTA)
     if _needs_store(world):
         wanted.add(Need.STORE)
-    if operation is not None and operation.step == "Preflight" and world.meta.deleted_at is None:
+    tried = operation is not None and operation.step == "Preflight"
+    if world.meta.deleted_at is None and (tried or _lacks_executors(world)):
         wanted.add(Need.ADMISSION)
     return frozenset(wanted)
 
@@ -116,6 +119,18 @@ def _makes_pods(world: JobWorld) -> bool:
         return False
     beside = operation.step == "Standby" and world.standby_driver is None
     return beside or operation.step in ("Preflight", "Fencing", "Verifying")
+
+
+def _lacks_executors(world: JobWorld) -> bool:
+    """Whether a driver that starts waits for executors of which none was made.
+
+    Spark asks for them, and only its log has what the API server says.
+    """
+    operation = world.status.operation
+    if operation is None or operation.step != "Verifying" or world.executors != ():
+        return False
+    runs = world.status.attempt.running_since is not None
+    return not runs and world.report is not None and world.now - operation.step_started_at > _ASKED
 
 
 def _needs_facts(world: JobWorld) -> bool:

@@ -272,7 +272,8 @@ class JobWorld:
     status_garbled: bool = False  # it is the latter
     trouble: str = ""  # what effects fail with, pass after pass; empty when they go through
     namespace_terminating: bool = False  # the namespace is being deleted
-    # What the API server would say against the pods of a version that is tried; None: not asked
+    # What the API server would say against the pods of a version that is tried, or whose executors
+    # do not come; None: not asked
     refused_pods: tuple[str, ...] | Unreadable | None = None
     # The newest spec, where that version was given up and `spec` goes on in its place
     given_up: JobSpec | None = None

@@ -71,6 +71,30 @@ async def test_a_pod_that_finds_no_node_is_said(world):
     assert world.status().attempt.number == 1
 
 
+@pytest.mark.scenario(47)
+async def test_executors_that_the_api_server_does_not_take_are_said_while_the_driver_waits(world):
+    no = 'pods "clicks" is forbidden: no PriorityClass with name urgent was found'
+    asked = []
+
+    def admission(body):
+        asked.append(body["metadata"]["labels"]["moorage.dev/role"])
+        return no if asked[-1] == "executor" else ""
+
+    world.api.admission = admission
+    world.drivers.habits.restore = 3600.0  # as one that has no executors
+    world.apply()
+    await world.run(60)
+    assert world.condition("Progressing") == "False/PodsRefused"
+    assert "takes no executor: " in world.status().message
+    assert no in world.status().message
+    assert "PodsRefused" in world.events()
+    await world.run(60)
+    assert asked == ["driver", "executor"]  # once for each start
+    world.drivers.habits.restore = 3.0
+    await world.until(world.is_running)
+    assert world.condition("Progressing") == "False/Idle"
+
+
 @pytest.mark.scenario(48)
 async def test_a_pod_deleted_by_hand_comes_back_with_its_state(running):
     running.api.delete("Pod", running.namespace, "clicks-1-driver")

@@ -64,7 +64,18 @@ def stuck(draft: Draft) -> tuple[str, str] | None:
 
 def stuck_executor(draft: Draft) -> tuple[str, str] | None:
     """Likewise of the first of the executors that Spark asked for and that do not start."""
-    return next((held for held in map(held_pod, _executors(draft)) if held is not None), None)
+    held = next((held for held in map(held_pod, _executors(draft)) if held is not None), None)
+    return held or _refused(draft)
+
+
+def _refused(draft: Draft) -> tuple[str, str] | None:
+    """Why none is made: nobody but Spark's log would say it."""
+    operation, refused = draft.status.operation, draft.world.refused_pods
+    if operation is None or operation.step != "Verifying" or not isinstance(refused, tuple):
+        return None
+    # The driver's pod is there.
+    said = [text for text in refused if not text.startswith("driver: ")]
+    return ("PodsRefused", f"the API server takes no {'; '.join(said)}") if said else None
 
 
 def slow_start(draft: Draft) -> str:
