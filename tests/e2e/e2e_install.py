@@ -1,5 +1,6 @@
-"""The operator on the cluster, by Helm."""
+"""The operator on the cluster, by Helm: this release, or another one in its place."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import yaml
 
 from .e2e_cluster import Cluster, Namespace, wait_until
 
-__all__ = ["install", "make_job_account"]
+__all__ = ["CHART", "install", "make_job_account", "replace_release"]
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "moorage"
@@ -35,26 +36,47 @@ def helm(*arguments: str) -> str:
 @contextmanager
 def install(cluster: Cluster, system: Namespace, image: str, pull_policy: str) -> Iterator[str]:
     """Install the operator into `system`; the name of its Deployment."""
+    _release(cluster, system, image, pull_policy, CHART, crds=_install_crds(cluster))
+    try:
+        yield system.name
+    finally:
+        helm("uninstall", system.name, *_reach(cluster, system))
+
+
+def replace_release(
+    cluster: Cluster, system: Namespace, image: str, pull_policy: str, chart: Path
+) -> None:
+    """Have the chart and the image of another release in place of what is installed."""
+    known = helm("get", "values", system.name, *_reach(cluster, system), "-o", "json")
+    crds = bool(json.loads(known)["crds"]["enabled"])
+    for path in sorted((chart / "files" / "crds").glob("*.yaml")) if not crds else ():
+        cluster.apply(yaml.safe_load(path.read_text()))
+    _release(cluster, system, image, pull_policy, chart, crds=crds)
+
+
+def _release(
+    cluster: Cluster, system: Namespace, image: str, pull_policy: str, chart: Path, *, crds: bool
+) -> None:
     repository, _, tag = image.rpartition(":")
     values = {
         "fullnameOverride": system.name,
         "image": {"repository": repository, "tag": tag, "pullPolicy": pull_policy},
         "resources": {"requests": {"cpu": "20m", "memory": "128Mi"}},
-        "crds": {"enabled": _install_crds(cluster)},
+        "crds": {"enabled": crds},
     }
-    reach = ["-n", system.name, "--kubeconfig", str(cluster.kubeconfig)]
-    reach += ["--kube-context", cluster.context] if cluster.context else []
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(values, file)
         file.flush()
-        helm("upgrade", "--install", system.name, str(CHART), *reach, "-f", file.name)
+        reach = _reach(cluster, system)
+        helm("upgrade", "--install", system.name, str(chart), *reach, "-f", file.name)
     wait_until(
-        lambda: _available(system, system.name), 300, f"deployment {system.name} is available"
+        lambda: _rolled_out(system, system.name), 300, f"deployment {system.name} is rolled out"
     )
-    try:
-        yield system.name
-    finally:
-        helm("uninstall", system.name, *reach)
+
+
+def _reach(cluster: Cluster, system: Namespace) -> list[str]:
+    where = ["-n", system.name, "--kubeconfig", str(cluster.kubeconfig)]
+    return [*where, *(["--kube-context", cluster.context] if cluster.context else [])]
 
 
 def _install_crds(cluster: Cluster) -> bool:
@@ -91,6 +113,11 @@ def _bare(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "metadata": meta}
 
 
-def _available(system: Namespace, name: str) -> bool:
-    found = system.get("Deployment", name, "apps/v1") or {}
-    return bool(found.get("status", {}).get("availableReplicas"))
+def _rolled_out(system: Namespace, name: str) -> bool:
+    """Whether its pods are there, and none of another version."""
+    found = system.get("Deployment", name, "apps/v1") or {"metadata": {}, "spec": {}}
+    status, wanted = found.get("status", {}), found["spec"].get("replicas", 1)
+    if status.get("observedGeneration") != found["metadata"].get("generation"):
+        return False
+    counts = ("replicas", "updatedReplicas", "availableReplicas")
+    return all(status.get(one) == wanted for one in counts)
