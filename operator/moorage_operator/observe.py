@@ -122,15 +122,18 @@ def _makes_pods(world: JobWorld) -> bool:
 
 
 def _lacks_executors(world: JobWorld) -> bool:
-    """Whether a driver that starts waits for executors of which none was made.
+    """Whether a driver that starts, or stands by, waits for executors of which none was made.
 
     Spark asks for them, and only its log has what the API server says.
     """
     operation = world.status.operation
-    if operation is None or operation.step != "Verifying" or world.executors != ():
+    if operation is None or operation.step not in ("Standby", "Verifying"):
         return False
+    late = world.now - operation.step_started_at > _ASKED
+    if operation.step == "Standby":
+        return late and world.standby_report is not None and not world.standby_executors
     runs = world.status.attempt.running_since is not None
-    return not runs and world.report is not None and world.now - operation.step_started_at > _ASKED
+    return late and not runs and world.report is not None and world.executors == ()
 
 
 def _needs_facts(world: JobWorld) -> bool:

@@ -313,6 +313,23 @@ async def test_a_driver_without_room_says_what_it_waits_for(running):
     await taken_over(running)
 
 
+async def test_executors_that_the_api_server_does_not_take_are_named(running):
+    def admission(body):
+        role = body["metadata"]["labels"]["moorage.dev/role"]
+        return "no such class" if role == "executor" else ""
+
+    running.api.admission = admission
+    running.drivers.habits.restore = 3600.0  # as one that has no executors
+    running.edit(**WARM)
+    await running.run(90)
+    assert running.condition("Reconciled") == "False/Standby"
+    said = running.status().condition("Reconciled").message
+    assert "takes no executor: " in said
+    assert "no such class" in said
+    assert running.condition("Ready") == "True/Running"
+    assert image(running) == OLD
+
+
 async def test_an_operator_without_a_status_keeps_the_driver_that_has_the_lineage(running):
     await beside(running)
     leader = running.driver()

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from moorage_api.status import OperationType, Phase
+from moorage_api.status import OperationStep, OperationType, Phase
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.findings import degrading
 from moorage_operator.decide.operations import FAILED
@@ -65,13 +65,13 @@ def stuck(draft: Draft) -> tuple[str, str] | None:
 def stuck_executor(draft: Draft) -> tuple[str, str] | None:
     """Likewise of the first of the executors that Spark asked for and that do not start."""
     held = next((held for held in map(held_pod, _executors(draft)) if held is not None), None)
-    return held or _refused(draft)
+    return held or refused_executors(draft, "Verifying")
 
 
-def _refused(draft: Draft) -> tuple[str, str] | None:
-    """Why none is made: nobody but Spark's log would say it."""
+def refused_executors(draft: Draft, step: OperationStep) -> tuple[str, str] | None:
+    """Why none is made in this step: nobody but Spark's log would say it; None if one is."""
     operation, refused = draft.status.operation, draft.world.refused_pods
-    if operation is None or operation.step != "Verifying" or not isinstance(refused, tuple):
+    if operation is None or operation.step != step or not isinstance(refused, tuple):
         return None
     # The driver's pod is there.
     said = [text for text in refused if not text.startswith("driver: ")]

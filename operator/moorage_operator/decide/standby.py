@@ -15,7 +15,7 @@ from moorage_api.status import OperationType, StandbyCounts, StandbyStatus
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import is_believed, trouble
 from moorage_operator.decide.operations import begin
-from moorage_operator.decide.phase import held_pod
+from moorage_operator.decide.phase import held_pod, refused_executors
 from moorage_operator.decide.preflight import refuse_version
 from moorage_operator.decide.recover import FailureKind, backoff, judge, kind_of
 from moorage_operator.decide.restore_point import place_of
@@ -47,6 +47,7 @@ def standby_text(draft: Draft) -> str:
     """What a person should know while it goes on."""
     pods = [draft.world.standby_driver, *draft.world.standby_executors]
     held = next((why for pod in pods if pod is not None and (why := held_pod(pod))), None)
+    held = held or refused_executors(draft, "Standby")
     known = draft.operation.standby
     more = held[1] if held is not None else known.message if known is not None else ""
     return "the new version runs beside the old one" + (f": {more}" if more else "")
