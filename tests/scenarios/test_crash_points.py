@@ -45,10 +45,14 @@ async def nothing(_world):
     pass
 
 
-async def running(world):
-    world.apply()
+async def running(world, **spec):
+    world.apply(job(**spec))
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
     await world.run(3)
+
+
+async def rescaled_by_restarts(world):
+    await running(world, scaling={"parallelism": 2, "maxParallelism": 16, "mode": "Restart"})
 
 
 async def suspended(world):
@@ -206,6 +210,11 @@ def discarded(world):
     return not world.snapshots() and not world.buckets.has_savepoint(f"{SAVEPOINTS}/past")
 
 
+def has_four(world):
+    """Subtasks, of a job that runs."""
+    return world.is_running() and world.status().scaling.observed_parallelism == 4
+
+
 OPERATIONS = {
     "deploy": Operation(nothing, lambda w: w.apply(), runs_as(1), 1),
     "recover": Operation(running, kill, runs_as(2), 2),
@@ -230,10 +239,7 @@ OPERATIONS = {
     "rollback": Operation(stable, unrestorable, given_up("RolledBack"), 3, 1),
     "retract": Operation(published, kill, given_up("RolledBack"), 3, 1, goes_back=True),
     "rescale": Operation(
-        running,
-        lambda w: w.edit(scaling__parallelism=4),
-        lambda w: w.is_running() and w.status().scaling.observed_parallelism == 4,
-        2,
+        rescaled_by_restarts, lambda w: w.edit(scaling__parallelism=4), has_four, 2
     ),
     "suspend": Operation(
         running,
@@ -253,6 +259,7 @@ OPERATIONS = {
     "savepoint": Operation(running, lambda w: w.annotate(savepoint="once"), has_saved, 1, 1),
     "delete": Operation(running, lambda w: w.delete(), gone, 1, 1),
     "rescale in place": Operation(running, lambda w: w.edit(executor__instances=3), wider, 1),
+    "subtasks in place": Operation(running, lambda w: w.edit(scaling__parallelism=4), has_four, 1),
     "autoscale": Operation(autoscaled, overload, wider_by_itself, 1),
     "discard": Operation(
         disposable,
