@@ -10,6 +10,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -18,6 +20,7 @@ from moorage.cluster.servers import ClusterServers, Patience, ServerPlace
 from moorage.driver.environment import Platform
 from moorage.driver.local import Scratch
 from moorage.driver.session import (
+    LOG_LEVEL,
     end_session,
     engine_conf,
     java_options,
@@ -95,9 +98,26 @@ def cluster_conf(
         "spark.dynamicAllocation.enabled": "false",
     }
     family = [_PREFER_IPV6] if pod and pod.is_ipv6 else []
-    for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
-        conf[key] = " ".join(java_options(conf.get(key, ""), *family))
+    further = {
+        "spark.driver.extraJavaOptions": family,
+        "spark.executor.extraJavaOptions": [*family, *_log_options(settings)],
+    }
+    for key, options in further.items():
+        conf[key] = " ".join(java_options(conf.get(key, ""), *options))
     return conf
+
+
+def _log_options(settings: JobSettings) -> list[str]:
+    """What an executor logs: as much as the driver, where nobody configured it.
+
+    Spark's own way to tell executors the level has no effect on them.
+    """
+    folder = os.environ.get("SPARK_CONF_DIR")
+    if folder and any(Path(folder).glob("log4j2.*")):
+        return []
+    file = files("moorage.cluster").joinpath("log4j2.properties")
+    level = settings.spark_conf.get(LOG_LEVEL, "WARN")
+    return [f"-Dlog4j2.configurationFile={file}", f"-Dmoorage.log.level={level}"]
 
 
 def _pod_conf(pod: Pod) -> dict[str, str]:

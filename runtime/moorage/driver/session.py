@@ -46,6 +46,8 @@ from moorage_state.import_path import python_path
 
 _log = logging.getLogger(__name__)
 
+LOG_LEVEL = "spark.log.level"
+
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
@@ -188,11 +190,7 @@ def engine_conf(settings: JobSettings) -> dict[str, str]:
         "spark.redaction.regex": settings.spark_conf.get("spark.redaction.regex", SPARK_REDACTION),
         "spark.python.worker.reuse": "true",
         DAEMON_MODULE: settings.spark_conf.get(DAEMON_MODULE, worker_daemon.__name__),
-        # An executor's of INFO is 3 kB an epoch.
-        "spark.log.level": settings.spark_conf.get("spark.log.level", "WARN"),
-        "spark.executor.syncLogLevel.enabled": settings.spark_conf.get(
-            "spark.executor.syncLogLevel.enabled", "true"
-        ),
+        LOG_LEVEL: settings.spark_conf.get(LOG_LEVEL, "WARN"),
         "spark.speculation": "false",
         "spark.sql.shuffle.partitions": str(settings.parallelism),
         "spark.sql.session.timeZone": "UTC",

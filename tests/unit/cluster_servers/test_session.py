@@ -1,5 +1,6 @@
 """Spark's settings in a driver's pod: who decides which."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -52,6 +53,26 @@ def test_the_jobs_settings_yield_to_the_operators_and_those_to_the_engine(settin
 def test_the_drivers_heap_is_what_the_operator_leaves_of_its_pod(settings):
     conf = cluster_conf(settings, {"spark.driver.memory": "600m"}, POD)
     assert conf["spark.driver.memory"] == "600m"
+
+
+def log_options(settings):
+    options = cluster_conf(settings, {}, POD)["spark.executor.extraJavaOptions"].split()
+    return dict(one.split("=") for one in options if "log4j2." in one or "log.level" in one)
+
+
+def test_executors_log_warnings_unless_the_job_says_otherwise(settings):
+    found = log_options(settings)
+    assert Path(found["-Dlog4j2.configurationFile"]).exists()
+    assert found["-Dmoorage.log.level"] == "WARN"
+    settings.spark_conf["spark.log.level"] = "INFO"
+    assert log_options(settings)["-Dmoorage.log.level"] == "INFO"
+
+
+def test_who_configures_sparks_log_configures_that_of_executors(settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert log_options(settings)
+    (tmp_path / "log4j2.properties").touch()
+    assert log_options(settings) == {}
 
 
 def test_on_an_ipv6_cluster_spark_listens_there_and_is_told_of_it(settings):

@@ -61,8 +61,7 @@ def test_every_character_survives_the_file():
 
 
 @pytest.mark.parametrize("given", [{}, {"spark.log.level": "INFO"}])
-def test_driver_and_executors_log_warnings_unless_the_job_says_otherwise(given):
+def test_the_driver_logs_warnings_unless_the_job_says_otherwise(given):
     settings: Any = SimpleNamespace(spark_conf=given, parallelism=2)
     conf = engine_conf(settings)
     assert conf["spark.log.level"] == given.get("spark.log.level", "WARN")
-    assert conf["spark.executor.syncLogLevel.enabled"] == "true"
