@@ -382,6 +382,7 @@ def test_an_operator_knows_its_key(clicks, env):
     ("columns", "words"),
     [
         ((), r"key_by needs columns of the stream: missing=\[\]"),
+        (("user", "user"), r"names a column twice; name each once: columns=\('user', 'user'\)"),
         (("who",), r"missing=\['who'\] columns=\['user', 'n', 'at'\]"),
         ((["user", "n"],), r"missing=\[\['user', 'n'\]\]"),
     ],

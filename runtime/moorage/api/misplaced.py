@@ -1,15 +1,19 @@
-"""Calls on streams that are not there yet, or not here: what to call instead.
+"""Calls on streams that are not there yet, or not here, or not like this: what to call instead.
 
-Decides what a job file's author is told for `stream.join(...)` before `key_by`, and for names of
-Flink and of Spark's DataFrames. Used by the streams; knows no stream.
+Decides what a job file's author is told for `stream.join(...)` before `key_by`, for names of Flink
+and of Spark's DataFrames, and for arguments that a call does not have. Used by the streams and by
+what runs `build(env)`; knows no stream.
 """
 
+import inspect
+import re
+import sys
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moorage_state.errors import UserError
 
-__all__ = ["Misplaced", "Unfinished", "absent"]
+__all__ = ["Misplaced", "Unfinished", "absent", "miscalled"]
 
 _FRAME = "transform(lambda frame: frame...), with what a DataFrame has: filter, select, withColumn"
 _OTHERWISE = {
@@ -31,6 +35,21 @@ _OTHERWISE = {
 }
 """Names that people bring along, and what stands for them here."""
 
+_BY_KEY = 'rows are joined by the key that key_by("column") names of each stream'
+_ARGUMENTS = {
+    **dict.fromkeys(("by", "condition", "key", "keys", "on"), _BY_KEY),
+    "how": "co_group(other) gives keys that one side alone has, and temporal_join has outer=True",
+    **dict.fromkeys(("id", "name", "operator_id"), 'its name is uid="..."'),
+    **dict.fromkeys(
+        ("output_schema", "output_type", "result_type", "schema"), 'its rows are output="..."'
+    ),
+}
+"""Arguments that people bring along, where no argument of the call is spelt nearly so."""
+
+_REFUSED = re.compile(r"([A-Za-z_][\w.]*)\(\) (?:got|missing|takes) ")
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+_API = "moorage.api"
+
 
 class Misplaced(UserError, AttributeError):
     """A call at the wrong place. `hasattr` goes on saying that it is not there."""
@@ -51,6 +70,59 @@ def absent(stream: object, name: str, elsewhere: type, first: str) -> Exception:
     if name in _OTHERWISE:
         return Misplaced(f"a {kind} has no {name}: call {_OTHERWISE[name]}")
     return _misspelt(stream, name) or _unknown(stream, name)
+
+
+def miscalled(error: Exception) -> str | None:
+    """What to tell for a call of the API with arguments that it does not take.
+
+    None where it is another error, also one from within the call: that may be ours.
+    """
+    refused = _REFUSED.match(str(error))
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if not isinstance(error, TypeError) or refused is None or last is None:
+        return None
+    names = last.tb_frame.f_globals
+    if str(names.get("__name__", "")).partition(".")[0] in {"moorage", "moorage_state"}:
+        return None
+    call = refused[1].removesuffix(".__init__")
+    function = _in_api(call, names)
+    if function is None:
+        return None
+    signature = inspect.signature(function)
+    taken = [p for p in signature.parameters.values() if p.name != "self"]
+    plain = [p.replace(annotation=inspect.Parameter.empty) for p in taken]
+    call = call.rpartition(".")[2]
+    form = f"write {call}{inspect.Signature(plain)}"
+    unexpected = _UNEXPECTED.search(str(error))
+    if unexpected is None:
+        return f"{call} {str(error)[refused.end(1) + 3 :]}; {form}"
+    mine = [p.name for p in plain]
+    longer = [name for name in mine if len(unexpected[1]) > 3 and unexpected[1] in name]
+    near = longer or get_close_matches(unexpected[1], mine, 1)
+    hint = f"did you mean {near[0]}?" if near else _ARGUMENTS.get(unexpected[1])
+    return f"{call} has no argument {unexpected[1]!r}{f': {hint}' if hint else ''}; {form}"
+
+
+def _in_api(call: str, names: dict[str, Any]) -> Any:
+    """The function or class of the API that is called so; None if the job has its own of the name.
+
+    Args:
+        call: as Python's error names it.
+        names: what the caller's names stand for.
+    """
+    first, *rest = call.split(".")
+    for module in [m for n, m in sys.modules.items() if n.startswith(f"{_API}.")]:
+        found = vars(module).get(first)
+        if not str(getattr(found, "__module__", "")).startswith(_API):
+            continue
+        if first in names and names[first] is not found:
+            return None
+        for name in rest:
+            found = getattr(found, name, None)
+        return found
+    return None
 
 
 class Unfinished:

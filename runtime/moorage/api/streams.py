@@ -275,14 +275,16 @@ class DataStream:
         """Partition by key; state and timers of what follows belong to one key each.
 
         Raises:
-            UserError: for columns that are not there or whose type no key can have, and when any
-                column of the stream has a name that PySpark cannot pass on.
+            UserError: for columns that are not there, there twice or of a type that no key can
+                have, and when any column of the stream has a name that PySpark cannot pass on.
         """
         missing = [c for c in columns if c not in self.schema.names]
         if missing or not columns:
             raise UserError(
                 f"key_by needs columns of the stream: missing={missing} columns={self.schema.names}"
             )
+        if len({*columns}) < len(columns):
+            raise UserError(f"key_by names a column twice; name each once: columns={columns}")
         check_readable(self.schema, "key_by")
         types = tuple(self.schema[c].dataType.simpleString() for c in columns)
         try:

@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from moorage.api.graph import JobGraph
-from moorage.api.misplaced import Misplaced
+from moorage.api.misplaced import Misplaced, miscalled
 from moorage.api.streams import StreamEnvironment
 from moorage.driver.job_source import NO_BUILD, ODD_BUILD, fault_of, hiding_files, unread_files
 from moorage.driver.settings import JobSettings
@@ -100,9 +100,12 @@ def build_graph(path: Path, env: StreamEnvironment, py_files: Sequence[Path] = (
     except MoorageError:
         raise
     except Exception as exc:
+        no_uid = _NO_UID if _MISSING_UID in str(exc) else ""
+        if (told := miscalled(exc)) is not None:
+            raise UserError(f"{told}{no_uid} (file={path}{_line_of(exc, path)})") from exc
         raise UserFunctionError(
             f"build(env) failed: file={path}{_line_of(exc, path)}: {type(exc).__name__}: {exc}"
-            f"{_NO_UID if _MISSING_UID in str(exc) else ''}"
+            f"{no_uid}"
         ) from exc
     env.graph.check()
     return env.graph

@@ -97,6 +97,54 @@ def test_a_call_without_its_uid_is_told_what_that_is(job):
         build_graph(job(text), StreamEnvironment(session))
 
 
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (
+            "KeyedStream.join(1, 2, on='k')",
+            r"join has no argument 'on': .*key_by.*write join\(other",
+        ),
+        ("KeyedStream.join(1, 2, how='left')", r"no argument 'how': co_group\(other\)"),
+        (
+            "KeyedStream.window(1, 2, lateness='1s')",
+            r"did you mean allowed_lateness\?; write window\(assigner, \*, trigger=None",
+        ),
+        (
+            "KeyedStream.process(1, 2, name='a', output='b')",
+            r"process has no argument 'name': .*uid",
+        ),
+        ("KeyedStream.process(1, 2, output='b')", r"process missing 1 .*'uid'; write .*a uid is a"),
+        (
+            "KeyedStream.process(1, 2, 'uid', 'out')",
+            r"process takes 2 positional .*; write process",
+        ),
+        ("Tumbling('1s', timezone='UTC')", r"Tumbling has no argument 'timezone'"),
+    ],
+)
+def test_arguments_that_a_call_does_not_take_are_told_with_those_it_does(job, call, told):
+    session: Any = None
+    begins = (
+        "from moorage.api.streams import KeyedStream\nfrom moorage.api.windows import Tumbling\n"
+    )
+    path = job(f"{begins}\ndef build(env):\n    {call}\n")
+    with pytest.raises(UserError, match=rf"{told}.* \(file=.*job\.py line=5\)$"):
+        build_graph(path, StreamEnvironment(session))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class Tumbling:\n    def __init__(self): ...\n\ndef build(env): Tumbling(size=1)\n",
+        "def build(env): raise TypeError('KeyedStream is no number')\n",
+        "def build(env): (lambda: None)(1)\n",
+    ],
+)
+def test_errors_of_other_calls_stay_what_they_are(job, text):
+    session: Any = None
+    with pytest.raises(UserFunctionError, match=r"build\(env\) failed: .*TypeError: "):
+        build_graph(job(text), StreamEnvironment(session))
+
+
 def test_a_file_that_hides_a_package_we_need_is_named(job, tmp_path):
     path = job("def build(env): ...")
     assert check_folders(path) == []
