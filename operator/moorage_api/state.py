@@ -29,7 +29,7 @@ _Count = Annotated[int, Field(ge=1, le=10_000)]
 _NameOrNone = Annotated[str, Field(pattern=rf"^({OBJECT_NAME[1:-1]})?$", max_length=253)]
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _BACKEND = rf"^({'|'.join(BACKENDS)}|{_NAME}([.]{_NAME})*[.:]{_NAME})$"
-_ENDPOINT = r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?$"
+_ENDPOINT = r"^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?$"
 
 
 def _backend(text: str) -> str:

@@ -134,7 +134,10 @@ STATE = st.fixed_dictionaries(
             path=st.sampled_from(["/mnt/x", "mnt", "/a b"]),
         ),
         "credentialsSecretRef": some(name=WORD),
-        "s3": some(endpoint=st.sampled_from(["https://s3:8333", "s3:8333"]), region=WORD),
+        "s3": some(
+            endpoint=st.sampled_from(["https://s3:8333", "http://[fd00::1]:8333", "s3:8333"]),
+            region=WORD,
+        ),
     },
 )
 SCALING = st.fixed_dictionaries(

@@ -374,6 +374,16 @@ def test_a_manifests_settings_become_part_of_the_address() -> None:
         store_url("s3://bucket/a", "http://user:pw@host")
 
 
+def test_an_endpoint_may_be_an_ipv6_address() -> None:
+    url = store_url("s3://bucket/a", "http://[fd00::1]:8333", "r1", path_style=True)
+    assert url == "s3://bucket/a?endpoint=http://[fd00::1]:8333&region=r1&path_style=true"
+    address = S3Address.parse(url)
+    assert (address.endpoint, address.url) == ("http://[fd00::1]:8333", url)
+    assert not address.is_aws
+    with pytest.raises(UserError, match=r"https://\[fd00::1\]:port"):
+        store_url("s3://bucket/a", "http://fd00::1:8333")
+
+
 def answer(code: str, status: int) -> ClientError:
     response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
     return ClientError(response, "PutObject")

@@ -15,7 +15,9 @@ from moorage_state.errors import UserError
 from moorage_state.stores.base import check_key
 
 _BUCKET = re.compile(r"[a-z0-9][-.a-z0-9]{1,61}[a-z0-9]")
-_ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?")
+_ENDPOINT = re.compile(
+    r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?"
+)
 _REGION = re.compile(r"[a-z0-9-]{1,63}")
 _FORM = (
     "write s3://bucket/prefix, then optionally ?endpoint=http://host:port&region=..&path_style=true"
@@ -65,7 +67,8 @@ class S3Address:
         if self.endpoint is not None and not _ENDPOINT.fullmatch(self.endpoint):
             raise UserError(
                 f"store address has a wrong endpoint: bucket={self.bucket}; write "
-                f"https://host:port without user, password or query; {_CREDENTIALS}"
+                f"https://host:port without user, password or query, an IPv6 address as "
+                f"https://[fd00::1]:port; {_CREDENTIALS}"
             )
         if self.region is not None and not _REGION.fullmatch(self.region):
             raise UserError(
@@ -99,7 +102,7 @@ class S3Address:
         }
         given = {name: value for name, value in options.items() if value is not None}
         place = f"{self.bucket}/{quote(self.prefix)}" if self.prefix else self.bucket
-        return f"s3://{place}?{urlencode(given, safe=':/')}" if given else f"s3://{place}"
+        return f"s3://{place}?{urlencode(given, safe=':/[]')}" if given else f"s3://{place}"
 
     @property
     def is_aws(self) -> bool:
