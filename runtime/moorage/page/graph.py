@@ -173,4 +173,8 @@ def _arrow(source: Box, target: Box, label: str) -> Arrow:
 
 
 def _short(text: str, most: int = _MOST_LETTERS) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    """Its begin and its end, which is what tells one path, and one uid, from another."""
+    if len(text) <= most:
+        return text
+    begin = (most - 1) // 3
+    return f"{text[:begin]}…{text[begin + 1 - most :]}"

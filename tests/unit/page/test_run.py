@@ -51,6 +51,20 @@ def test_each_node_stands_behind_all_that_it_reads_from_and_none_on_another():
     assert [arrow.label for arrow in drawing.arrows if arrow.label] == ["broadcast", "late rows"]
 
 
+def test_what_tells_two_sources_apart_is_seen_in_their_boxes():
+    folder = "/srv/data/warehouse/landing/2026"
+    nodes = [
+        NodeView("source", f"a-long-name-of-the-company-{one}", f"parquet {folder}/{one}")
+        for one in ("orders", "clicks")
+    ]
+    boxes = drawing_of(GraphView(tuple(nodes)), {}, str, size_text).boxes
+    for box, one in zip(boxes, ("orders", "clicks"), strict=True):
+        assert [line.rpartition("…")[2][-6:] for line in box.lines] == [one, one]
+        assert box.lines[1].startswith("source")
+        assert [len(line) for line in box.lines] == [22, 25]
+        assert f"{folder}/{one}" in box.title
+
+
 def test_nodes_have_rates_and_ends_what_their_neighbours_tell():
     (nodes,) = section_of(sample_run(), "graph").tables
     cells = {row[0:2]: row[3:] for row in nodes.rows}
