@@ -44,6 +44,22 @@ async def test_a_job_that_hangs_goes_on_from_its_newest_checkpoint_as_often_as_i
     assert found(running) == {}
 
 
+@pytest.mark.scenario(77)
+async def test_a_job_that_hangs_since_its_store_was_away_is_begun_anew_when_that_is_back(running):
+    health(running)
+    await running.run(5)
+    running.buckets.down = True
+    await running.run(70)
+    assert running.condition("StorageReachable") == "False/StoreUnavailable"
+    running.drivers.newest.hung = True
+    await running.run(600)
+    assert len(running.drivers.by_pod) == 1, "another driver could not restore"
+    running.buckets.down = False
+    await running.until(lambda: len(running.drivers.by_pod) == 2, 400)
+    await running.until(running.is_running)
+    assert running.condition("StorageReachable") == "True/Reachable"
+
+
 @pytest.mark.scenario(78)
 async def test_what_is_only_to_be_told_is_told_and_left_alone(running):
     health(running, actions={"noProgress": "Alert"})

@@ -37,6 +37,7 @@ from moorage_state.stores.addresses import child
 _WINDOW_SECONDS = 60.0
 _MAX_EPOCHS = 10_000
 _MAX_TEXT = 2_000
+_OUTDATED_SECONDS = 300.0
 _STEP = timedelta(seconds=1)
 
 
@@ -124,6 +125,8 @@ class Board:
         self._last_checkpoint: float | None = None
         self._epoch_began: float | None = None
         self._storage = ""
+        self._answered: float | None = None
+        self._refused = 0.0
 
     def __call__(self, progress: JobProgress) -> None:
         """The driver's listener."""
@@ -131,6 +134,11 @@ class Board:
             before, self._progress = self._progress, progress
             self._note_run(before, progress)
             self._mark(before, progress)
+            if progress.storage_error and (
+                progress.storage_error != before.storage_error
+                or progress.checkpoints is not before.checkpoints
+            ):
+                self._refused = self._clock()
             epoch: CommittedEpoch | None = None
             if progress.epochs > before.epochs:  # fewer, where a driver that stood by leads
                 epoch = CommittedEpoch(self._clock(), progress.epoch_seconds, progress.epoch_rows)
@@ -153,6 +161,7 @@ class Board:
     def storage(self, error: str) -> None:
         """Why the store cannot be used, as somebody beside the driver found; empty if it can."""
         self._storage = error
+        self._answered = None if error else self._clock()
 
     @property
     def progress(self) -> JobProgress:
@@ -295,8 +304,15 @@ class Board:
 
     @property
     def storage_error(self) -> str:
-        """Why the store cannot be used at the moment."""
-        return self._clean(self.progress.storage_error or self._storage)
+        """Why the store cannot be used at the moment.
+
+        What a checkpoint met says so until another one ended. Of a stream that hangs none does:
+        then it can be used where it has answered for so long that another one should have ended.
+        """
+        met = self.progress.storage_error
+        if self._answered is not None and self._answered - self._refused > _OUTDATED_SECONDS:
+            met = ""
+        return self._clean(met or self._storage)
 
     def epoch_age(self) -> float:
         """How many seconds the epoch under way has taken; 0 between two."""

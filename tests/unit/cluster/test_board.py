@@ -7,7 +7,7 @@ import pytest
 from moorage.cluster.board import Board, DriverAttempt
 from moorage.driver.requests import Requests
 from moorage.driver.types import JobProgress
-from moorage.driver.views import CheckpointView, RestoredView, SubtaskView
+from moorage.driver.views import CheckpointRecord, CheckpointView, RestoredView, SubtaskView
 
 from .conftest import AT, board_of
 
@@ -159,3 +159,26 @@ def test_the_load_has_the_lag_at_both_ends_of_its_window(board, clock, say):
     clock[0] += 870
     load = board.state().load
     assert (load.lag_rows_before, load.lag_rows, load.seconds) == (200, 200, 900.0)
+
+
+def test_what_a_checkpoint_met_of_the_store_is_outdated_once_it_answers_and_none_is_tried(
+    board, clock, say
+):
+    away = {"phase": "running", "storage_error": "it does not answer"}
+    say(**away)
+    board.storage("")
+    assert board.state().storage_error == "it does not answer", "it does since a moment ago only"
+    clock[0] += 299
+    say(**away, checkpoints=(CheckpointRecord(8, "Checkpoint", "InProgress", AT),))
+    clock[0] += 299
+    board.storage("")
+    assert board.state().storage_error == "it does not answer", "another checkpoint has met it"
+    clock[0] += 2
+    assert board.state().storage_error == "it does not answer", "nobody has looked since"
+    board.storage("")
+    assert board.state().storage_error == ""
+    clock[0] += 1000
+    board.storage("not even a look")
+    assert board.state().storage_error == "it does not answer"
+    say(phase="running")
+    assert board.state().storage_error == "not even a look"

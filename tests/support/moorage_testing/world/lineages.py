@@ -27,6 +27,8 @@ from moorage_testing.world.habits import Habits, Restored
 
 __all__ = ["LineageKeeper"]
 
+_OUTDATED = timedelta(seconds=300)
+
 
 @dataclass(slots=True, kw_only=True)
 class LineageKeeper:
@@ -49,6 +51,7 @@ class LineageKeeper:
     completed: int = 0
     failed_in_a_row: int = 0
     storage_error: str = ""
+    storage_error_at: datetime | None = None
     hung: bool = False  # it makes no epochs and no checkpoints, and answers
     _first_newest: int = 0
 
@@ -172,6 +175,10 @@ class LineageKeeper:
         assert self.writer is not None
         self.checkpoint_at = now + timedelta(seconds=self.interval)
         if self.stands_still:
+            # What is beside the stream sees in time that the store is there.
+            tried = self.storage_error_at
+            if not self.buckets.down and tried and now - tried > _OUTDATED:
+                self.storage_error = ""
             return None
         try:
             self.buckets.check()
@@ -184,6 +191,7 @@ class LineageKeeper:
         except MoorageError as error:
             self.failed_in_a_row += 1
             self.storage_error = str(error)
+            self.storage_error_at = now
             return None
         self.failed_in_a_row = 0
         self.completed += 1
@@ -236,6 +244,7 @@ class LineageKeeper:
             raise
         except MoorageError as error:
             self.storage_error = str(error) if self.buckets.down else ""
+            self.storage_error_at = now
             return None
         data = self.buckets.store(address).get(MANIFEST_KEY)
         self.last_savepoint = SavepointInfo(
