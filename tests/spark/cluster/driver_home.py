@@ -61,7 +61,7 @@ class DriverHome:
                 "image": "counting:1",
                 "security": {"tls": {"secretName": "clicks-tls"}},
                 "application": {"mainFile": f"local://{self.job}", "args": [str(self.path)]},
-                "scaling": {"parallelism": 2},
+                "scaling": {"parallelism": 2, "mode": "Restart"},
                 "epoch": {"interval": "100ms"},
                 "state": {"checkpointDir": self.checkpoint_dir, "savepointDir": self.savepoint_dir},
                 "checkpoint": {"interval": "1s", "minPause": "100ms"},
