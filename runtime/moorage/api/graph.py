@@ -28,13 +28,15 @@ Transform = Callable[[DataFrame], DataFrame]
 class InputNode:
     """One streaming source. Its uid is how checkpoints find its offsets again.
 
-    `source` is Spark's name of its kind, empty where the job opened it by itself.
+    `source` is Spark's name of its kind, empty where the job opened it by itself. `nested` says
+    whether it reads files in all folders below `files`, and not in those of partitions alone.
     """
 
     uid: str
     frame: DataFrame
     files: str | None = None
     source: str = ""
+    nested: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -529,7 +529,10 @@ class StreamEnvironment:
             ) from exc
         files = where if format in _FILE_FORMATS else None
         stream = self.from_spark(uid, frame, files=files)
-        stream.branches[0].node.source = format
+        node = stream.branches[0].node
+        node.source = format
+        given = {name.lower(): str(value).lower() for name, value in options.items()}
+        node.nested = given.get("recursivefilelookup") == "true"
         return stream
 
     def from_spark(self, uid: str, frame: DataFrame, *, files: str | None = None) -> DataStream:

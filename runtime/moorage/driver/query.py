@@ -140,7 +140,9 @@ class FileBound:
             for i, node in enumerate(graph.inputs)
             if node.files is not None
         ]
-        self._total = sum(_count_files(node.files) for node in graph.inputs if node.files)
+        self._total = sum(
+            _count_files(node.files, nested=node.nested) for node in graph.inputs if node.files
+        )
         self._done: dict[Path, int] = {}
 
     def read(self) -> tuple[int, int] | None:
@@ -166,11 +168,29 @@ class FileBound:
         return sum(self._done[path] for path in counted)
 
 
-def _count_files(url: str) -> int:
+def _count_files(url: str, *, nested: bool) -> int:
+    """Files that Spark's source lists there.
+
+    In folders within it does so where these are partitions, or where it is told to.
+    """
     root = url.removeprefix("file://")
     if "://" in root or not Path(root).is_dir():
         return 0
-    return sum(not name.startswith(("_", ".")) for _, _, names in os.walk(root) for name in names)
+    found = 0
+    for _, folders, names in os.walk(root):
+        folders[:] = [
+            name for name in folders if not _passed_over(name) and (nested or "=" in name)
+        ]
+        found += sum(not _passed_over(name) for name in names)
+    return found
+
+
+def _passed_over(name: str) -> bool:
+    """Whether Spark takes it for no data: `HadoopFSUtils.shouldFilterOutPathName`."""
+    if name.startswith(("_metadata", "_common_metadata")):
+        return False
+    hidden = name.startswith(".") or (name.startswith("_") and "=" not in name)
+    return hidden or name.endswith("._COPYING_")
 
 
 def _entries(path: Path) -> int:

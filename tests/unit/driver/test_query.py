@@ -1,10 +1,12 @@
 """When an epoch without input is due, and what is told of the end of a query."""
 
 import logging
+from typing import Any
 
 import pytest
 
-from moorage.driver.query import Halted, _is_news
+from moorage.api.graph import InputNode, JobGraph
+from moorage.driver.query import FileBound, Halted, _is_news
 from moorage.driver.stream_run import Ticking
 from moorage.engine import event_time
 from moorage.engine.event_time import Watermarks
@@ -94,3 +96,30 @@ def test_of_what_py4j_tells_an_end_that_was_asked_for_is_no_news():
         told = (type(error), error, None) if error else None
         records.append(logging.LogRecord("py4j", 40, "f", 1, "m", (), told))
     assert [_is_news(record) for record in records] == [False, True, True]
+
+
+@pytest.mark.parametrize(("nested", "total"), [(False, 4), (True, 5)])
+def test_files_that_spark_passes_over_are_none_that_it_is_to_take(tmp_path, nested, total):
+    files = (
+        "a.json",
+        "_metadata",
+        "day=1/b.json",
+        "day=1/_part=2/c.json",
+        "plain/d.json",
+        "_SUCCESS",
+        ".a.json.crc",
+        "e.json._COPYING_",
+        "_spark_metadata/0",
+        ".hidden/f.json",
+        "day=1/_temporary/g.json",
+    )
+    for name in files:
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text("{}")
+    log = tmp_path / "spark" / "sources" / "0"
+    log.mkdir(parents=True)
+    (log / "0").write_text("v1\n{}\n{}\n")
+    frame: Any = None
+    graph = JobGraph()
+    graph.inputs.append(InputNode("in", frame, f"file://{tmp_path}/in", nested=nested))
+    assert FileBound(graph, tmp_path / "spark").read() == (2, total)
