@@ -194,6 +194,13 @@ class _WindowSet:
         until = bisect_left(self._in_order, end + 1, key=_END)
         return {window: self._homes[window] for window in self._in_order[first:until]}
 
+    def over_before(self, end: int) -> dict[TimeWindow, TimeWindow]:
+        """Those that end before."""
+        until = bisect_left(self._in_order, end, key=_END)
+        found = self._in_order[:until]
+        # After a change of the size there may be two sizes, and so ends that are in no order.
+        return {window: self._homes[window] for window in found if window.end < end}
+
     def add(self, window: TimeWindow, home: TimeWindow) -> None:
         """There is another one."""
         insort(self._in_order, window)
@@ -337,11 +344,18 @@ class WindowOperator(KeyedProcessFunction):
             result = self._trigger.on_timer(timestamp, domain, window, turn)
             yield from self._carried_out(result, window, contents, ctx)
             if domain is self._domain and timestamp == self._gone_at(window):
-                contents.clear()
-                if self._counts is not None:
-                    self._counts.set_current_namespace(home).clear()
-                if self._set is not None and window in self._set:
-                    self._set.remove(window)
+                self._forget(window, home)
+        if self._set is not None and domain is self._domain:
+            # No timer finds them: they ended under another trigger, or had another lateness.
+            for window, home in self._set.over_before(timestamp + 1 - self._lateness).items():
+                self._forget(window, home)
+
+    def _forget(self, window: TimeWindow, home: TimeWindow) -> None:
+        self._contents.set_current_namespace(home).clear()
+        if self._counts is not None:
+            self._counts.set_current_namespace(home).clear()
+        if self._set is not None and window in self._set:
+            self._set.remove(window)
 
     def _ending(self, timestamp: int) -> dict[TimeWindow, TimeWindow]:
         """The windows that end then, or are gone then; of those that are not kept, that may."""

@@ -551,6 +551,54 @@ def test_another_trigger_gives_the_results_of_windows_that_were_open_before(wind
         assert [row.rows for row in harness.process_watermark(100)] == [2, 1]
 
 
+@pytest.mark.parametrize(
+    "between", [(None, "0s"), (Early("1h"), "5ms")], ids=["no-early", "lateness"]
+)
+def test_windows_that_ended_under_other_settings_leave_no_state(between):
+    def by(trigger, lateness):
+        return lambda s: s.window(
+            Tumbling("10ms"), trigger=trigger, allowed_lateness=lateness
+        ).aggregate(uid="w", rows=count())
+
+    columns = ("user string, at long", "user")
+    with KeyedHarness(by(Early("1h"), "20ms"), *columns, event_time="at") as harness:
+        harness.process(("a", 1))
+        assert harness.state("window-set", "a") == [(0, 10, 0, 10)]
+        snapshot = harness.snapshot()
+    with KeyedHarness(by(*between), *columns, event_time="at", restore=snapshot) as harness:
+        assert [row.rows for row in harness.process_watermark(100)] == [1]
+        snapshot = harness.snapshot()
+    with KeyedHarness(
+        by(Early("1h"), "0s"), *columns, event_time="at", restore=snapshot
+    ) as harness:
+        harness.process(("a", 200))
+        assert [row.rows for row in harness.process_watermark(300)] == [1]
+        assert harness.state("window-set", "a") is None
+        assert harness.state("window-contents", "a", (0, 10)) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Session("10ms"), Session("4ms")),
+        (Tumbling("10ms"), Tumbling("4ms")),
+        (Tumbling("10ms"), Tumbling("10ms", offset="5ms")),
+    ],
+)
+def test_windows_in_the_set_end_as_they_would_have_though_the_size_is_another(before, after):
+    def by(windows):
+        return lambda s: s.window(windows, trigger=Early("1h")).aggregate(uid="w", rows=count())
+
+    columns = ("user string, at long", "user")
+    with KeyedHarness(by(before), *columns, event_time="at") as harness:
+        harness.process(("a", 1), ("a", 2))
+        snapshot = harness.snapshot()
+    with KeyedHarness(by(after), *columns, event_time="at", restore=snapshot) as harness:
+        harness.process(("a", 40))
+        assert sorted(row.rows for row in harness.process_watermark(100)) == [1, 2]
+        assert harness.state("window-set", "a") is None
+
+
 @pytest.mark.parametrize("trigger", [None, Early("1h")], ids=["columns", "rows"])
 @pytest.mark.parametrize(
     "windows", [Session("10ms"), Tumbling("10ms")], ids=["session", "tumbling"]
