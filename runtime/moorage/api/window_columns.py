@@ -156,6 +156,10 @@ class TimeWindows(_Columns):
                 there = np.asarray(column.is_valid())
                 kept = self._columns.stored(column.filter(pa.array(there)))
                 started = starts[there]
+                if windows.lateness:
+                    # They are set already, unless the lateness was another when the last row came.
+                    gone_at = started + (size - 1 + windows.lateness)
+                    ctx.register_timers(index[there], gone_at, windows.domain)
                 yield self.timed(keys, index[there], started, started + size, kept)
             if not windows.lateness:
                 self._clear(index, starts, ctx)
@@ -456,6 +460,9 @@ class SessionWindows(_Columns):
             column = ctx.get_namespaced_values(self.contents, *homes)
             there = np.asarray(column.is_valid())
             index, starts, ends = _cells([(key, window) for key, window, _ in ended])
+            if self._lateness:
+                # As in `TimeWindows`.
+                ctx.register_timers(index, ends - 1 + self._lateness, self._domain)
             kept = self._columns.stored(column.filter(pa.array(there)))
             yield self.timed(keys, index[there], starts[there], ends[there], kept)
         if gone:

@@ -345,10 +345,23 @@ class WindowOperator(KeyedProcessFunction):
             yield from self._carried_out(result, window, contents, ctx)
             if domain is self._domain and timestamp == self._gone_at(window):
                 self._forget(window, home)
+            elif domain is self._domain and timestamp == window.max_timestamp:
+                self._stay_for_late_rows(window, contents, domain, turn)
         if self._set is not None and domain is self._domain:
             # No timer finds them: they ended under another trigger, or had another lateness.
             for window, home in self._set.over_before(timestamp + 1 - self._lateness).items():
                 self._forget(window, home)
+
+    def _stay_for_late_rows(
+        self, window: TimeWindow, contents: Any, domain: Any, turn: _Turn
+    ) -> None:
+        """Set the timer that it goes with, which is set unless the lateness was another before.
+
+        Not of a window that holds nothing: what fires at its end may be the timer of another one.
+        """
+        gone = self._gone_at(window)
+        if gone < MAX_TIME and any(True for _ in contents.get() or ()):
+            turn.register(gone, domain)
 
     def _forget(self, window: TimeWindow, home: TimeWindow) -> None:
         self._contents.set_current_namespace(home).clear()

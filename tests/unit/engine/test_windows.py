@@ -577,6 +577,27 @@ def test_windows_that_ended_under_other_settings_leave_no_state(between):
         assert harness.state("window-contents", "a", (0, 10)) is None
 
 
+@pytest.mark.parametrize("way", ["columns", "rows"])
+@pytest.mark.parametrize(("before", "after"), [("20ms", "5ms"), ("5ms", "20ms"), ("0s", "5ms")])
+@pytest.mark.parametrize("windows", [Session("9ms"), Tumbling("10ms")], ids=["session", "tumbling"])
+def test_windows_that_end_with_another_lateness_are_gone_after_it(windows, before, after, way):
+    def by(lateness):
+        if way == "rows":
+            return lambda s: s.window(windows, allowed_lateness=lateness).reduce(max, uid="w")
+        return lambda s: s.window(windows, allowed_lateness=lateness).aggregate(uid="w", n=count())
+
+    columns = ("user string, at long", "user")
+    with KeyedHarness(by(before), *columns, event_time="at") as harness:
+        harness.process(("a", 1))
+        snapshot = harness.snapshot()
+    with KeyedHarness(by(after), *columns, event_time="at", restore=snapshot) as harness:
+        found = harness.process_watermark(10) + harness.process_watermark(1_000)
+        assert len(found) == 1
+        place = (1, 10) if windows.merges else (0, 10)
+        assert harness.state("window-contents", "a", place) is None
+        assert harness.num_timers() == 0
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
