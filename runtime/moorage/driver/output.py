@@ -264,19 +264,16 @@ def check_sinks_beside(
     Args:
         again: chooses anew.
     """
-    for _ in range(_LOOKS):
+    for more in reversed(range(_LOOKS + 1)):
         try:
             if choice.manifest is not None:
                 check_sinks(graph, choice.manifest, lineage)
         except (RestorePointIncompatible, CorruptState):
-            newer = again()
-            if newer.path == choice.path:
+            if not more or (newer := again()).path == choice.path:
                 raise
             choice = newer
         else:
             return
-    if choice.manifest is not None:
-        check_sinks(graph, choice.manifest, lineage)
 
 
 def history_of(entries: Sequence[Entry], manifest: SnapshotRoot) -> Line:
