@@ -23,7 +23,7 @@ FieldPath = tuple[str | int, ...]
 MAX_BYTES = 262_144
 _MAX_NODES = 50_000
 _NAMED = 5
-"""How many files beside a path that leads nowhere are named."""
+"""How many files are named where a path leads to no manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,25 +183,32 @@ def load_manifest(path: Path, *checks: Check) -> StatefulSparkJob:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        problem = Problem("", "does not exist", f"check the path{_beside(path)}")
+        problem = Problem("", "does not exist", f"check the path{_there(path.parent)}")
         raise ManifestError(str(path), [problem]) from error
     except IsADirectoryError as error:
-        problem = Problem("", "is a directory", "name the YAML file in it")
+        problem = Problem("", "is a directory", f"name the YAML file in it{_there(path)}")
         raise ManifestError(str(path), [problem]) from error
     except OSError as error:
         problem = Problem("", f"cannot be read: {error.strerror}", "check its permissions")
         raise ManifestError(str(path), [problem]) from error
+    if path.suffix == ".py":
+        # Its text may happen to be YAML: what is found in it would mislead.
+        fix = f"name the manifest that has it as spec.application.mainFile{_there(path.parent)}"
+        problem = Problem("", "is a file of Python and not a manifest", fix)
+        raise ManifestError(str(path), [problem])
     return parse_manifest(text, str(path), *checks)
 
 
-def _beside(path: Path) -> str:
+def _there(folder: Path) -> str:
     """Which files may have been meant."""
     try:
-        there = sorted(one.name for one in path.parent.glob("*.y*ml"))
+        there = sorted(one.name for one in folder.glob("*.y*ml"))
     except OSError:
         return ""
     more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
-    return f"; there is {', '.join(there[:_NAMED])}{more}" if there else ""
+    if not there:
+        return "; `moorage init DIR` writes one to begin with"
+    return f"; there is {', '.join(there[:_NAMED])}{more}"
 
 
 def parse_manifest(text: bytes, source: str, *checks: Check) -> StatefulSparkJob:

@@ -33,10 +33,14 @@ class Problem:
     # The line in the file, counted from 1; None where there is no file or no such line
     line: int | None = None
 
-    def __str__(self) -> str:
-        where = self.field or "manifest"
+    @property
+    def what(self) -> str:
+        """Where it is and what is wrong, without what to write instead."""
         at = f" (line {self.line})" if self.line is not None else ""
-        return f"{where}{at}: {self.reason}; {self.fix}"
+        return f"{self.field or 'manifest'}{at}: {self.reason}"
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.fix}"
 
 
 class ManifestError(Exception):

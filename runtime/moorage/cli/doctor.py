@@ -92,7 +92,8 @@ def _looked(
         try:
             job = checked_job(manifest, target)
         except ManifestError as error:
-            yield Finding("manifest", "failed", str(error), "correct it")
+            for wrong in error.problems:
+                yield Finding("manifest", "failed", f"{manifest}: {wrong.what}", wrong.fix)
         else:
             yield Finding("manifest", "ok", f"{manifest}: job {job.name}")
     if target == "cluster":

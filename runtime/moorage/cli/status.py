@@ -56,10 +56,10 @@ def status(
 def _checkpoint_dir(job: str) -> str:
     """The directory as the run has it: that names its socket."""
     from moorage.driver.settings import JobSettings
-    from moorage.offline.lookup import directories_of
+    from moorage.offline.lookup import directories_of, names_manifest
     from moorage_api import load_manifest
 
-    if "://" in job or not job.endswith((".yaml", ".yml")):
+    if not names_manifest(job):
         return directories_of(job).checkpoints
     manifest = Path(job)
     return JobSettings.of(load_manifest(manifest), manifest.absolute().parent).checkpoint_dir

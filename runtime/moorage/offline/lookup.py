@@ -30,13 +30,18 @@ class SnapshotDirectories:
     savepoints: str | None = None
 
 
+def names_manifest(text: str) -> bool:
+    """Whether it is a manifest's path and no directory's; a job file in its place is told so."""
+    return "://" not in text and text.endswith((".yaml", ".yml", ".py"))
+
+
 def directories_of(text: str) -> SnapshotDirectories:
     """The directories that `text` stands for; nothing is opened but a job's manifest.
 
     Raises:
         ManifestError: `text` names a manifest that is wrong.
     """
-    if "://" in text or not text.endswith((".yaml", ".yml")):
+    if not names_manifest(text):
         return SnapshotDirectories(address(text))
     path = Path(text)
     state = load_manifest(path).spec.state

@@ -223,11 +223,26 @@ def test_a_missing_file_a_directory_and_an_unreadable_file_are_told_apart(tmp_pa
     named = "check the path; there is 0.yaml, 1.yaml, 2.yaml, 3.yaml, 4.yaml and 2 more"
     with pytest.raises(ManifestError, match=named):
         load_manifest(tmp_path / "none.yaml")
-    with pytest.raises(ManifestError, match="is a directory; name the YAML file in it"):
+    with pytest.raises(ManifestError, match="is a directory; name the YAML file in it; there is 0"):
         load_manifest(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(ManifestError, match="cannot be read: Not a directory"):
         load_manifest(tmp_path / "file" / "job.yaml")
+
+
+@pytest.mark.parametrize(
+    "text", ["import moorage\n\ndef build(env):\n    ...\n", "a: int = 1\n", ""]
+)
+def test_a_job_file_in_place_of_its_manifest_is_told_so_whatever_yaml_makes_of_it(tmp_path, text):
+    (tmp_path / "job.py").write_text(text)
+    told = "is a file of Python and not a manifest; name the manifest that has it as "
+    with pytest.raises(
+        ManifestError, match=rf"{told}spec.application.mainFile; `moorage init DIR`"
+    ):
+        load_manifest(tmp_path / "job.py")
+    (tmp_path / "clicks.yaml").touch()
+    with pytest.raises(ManifestError, match=r"spec.application.mainFile; there is clicks.yaml$"):
+        load_manifest(tmp_path / "job.py")
 
 
 def test_what_another_release_wrote_may_hold_fields_that_are_none_here():

@@ -54,10 +54,13 @@ def test_what_is_wrong_is_all_told_at_once_and_each_with_what_to_do(moorage, job
     assert (status, document["ok"]) == (2, False)
     assert sorted(wrong) == ["checkpointDir", "java", "local volume"]
     assert all(one["todo"] for one in wrong.values())
-    job_file.write_text(text.replace("parallelism: 2", "parallelism: x"))
+    job_file.write_text(text.replace("parallelism: 2", "parallelism: x\n    y: 1"))
     status, out, _ = moorage("doctor", job_file)
     assert status == 2
-    assert "spec.scaling.parallelism" in out
+    found = [line for line in out.splitlines() if line.startswith("manifest ")]
+    assert len(found) == 2
+    assert "spec.scaling.parallelism" in found[0]
+    assert "manifest: remove it; known here: " in out
 
 
 def test_packages_that_lack_or_are_too_old_are_named_with_the_command_that_mends_it():

@@ -101,3 +101,9 @@ def test_a_wrong_manifest_of_a_job_is_refused_with_its_problems(tmp_path):
     path.write_text("kind: Nonsense\n")
     with pytest.raises(ManifestError):
         directories_of(str(path))
+
+
+def test_a_job_file_in_place_of_its_manifest_is_no_directory(tmp_path):
+    (tmp_path / "job.py").write_text("import moorage\n")
+    with pytest.raises(ManifestError, match="is a file of Python and not a manifest"):
+        directories_of(str(tmp_path / "job.py"))
