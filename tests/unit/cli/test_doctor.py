@@ -54,7 +54,7 @@ def test_what_is_wrong_is_all_told_at_once_and_each_with_what_to_do(moorage, job
     assert (status, document["ok"]) == (2, False)
     assert sorted(wrong) == ["checkpointDir", "java", "local volume"]
     assert all(one["todo"] for one in wrong.values())
-    job_file.write_text(text.replace("parallelism: 2", "parallelism: x\n    y: 1"))
+    job_file.write_text(text.replace("parallelism: 2", "parallelism: x, y: 1"))
     status, out, _ = moorage("doctor", job_file)
     assert status == 2
     found = [line for line in out.splitlines() if line.startswith("manifest ")]
