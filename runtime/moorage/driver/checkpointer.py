@@ -2,8 +2,8 @@
 
 The coordinator decides what is taken when and what follows; here the ranges are snapshot at an
 epoch boundary, uploads run in threads beside the epochs, manifests and log entries are written,
-and output is published. Called by the run under its epoch lock; threads hand their results over
-and touch nothing else.
+and output is published. Called by the run under its epoch lock, or in the middle of an epoch, when
+nobody else is in here; threads hand their results over and touch nothing else.
 """
 
 import logging
@@ -184,6 +184,8 @@ class Checkpointer:
             MoorageError: the run cannot go on, or too many checkpoints failed in a row.
         """
         self._background.take()
+        # So that those that completed no longer stand in the way of the next one.
+        self._carry_out(at)
         # Without a new epoch a periodic checkpoint would be the one before once more.
         if epoch > self._covered_epoch or self._works or self._lists_next:
             self._coordinator.on_time(self._clock())
@@ -194,6 +196,15 @@ class Checkpointer:
         self._carry_out(at)
         reports, self._reports = self._reports, []
         return reports
+
+    def within_epoch(self) -> None:
+        """In the middle of an epoch: let what is uploaded become a checkpoint beside it.
+
+        Nothing begins, ends or fails before the boundary.
+        """
+        for work in self._works.values():
+            self._acknowledge(work)
+        self._carry_out(_no_boundary)
 
     def _commits_now(self, epoch: int) -> bool:
         """Whether the epochs since the last checkpoint get one of their own at once."""
@@ -429,15 +440,19 @@ class Checkpointer:
 
     def _uploaded(self, work: Work, result: FleetUpload | BaseException) -> None:
         """Every range acknowledges, or one declines for all."""
-        job = self._writer.lineage
         if self._materialization is not None and not work.is_savepoint:
             self._materialization.uploaded(result, self._clock() - work.started)
         if isinstance(result, BaseException):
             error = self._requesters.survivable(work, result)
-            decline(self._coordinator, job, work.checkpoint_id, error)
+            decline(self._coordinator, self._writer.lineage, work.checkpoint_id, error)
             return
-        work.uploaded = result
-        acknowledge(self._coordinator, job, work, result)
+        self._acknowledge(work)
+
+    def _acknowledge(self, work: Work) -> None:
+        """Every range acknowledges, once, if they are all uploaded."""
+        if work.uploaded is not None and not work.acknowledged:
+            work.acknowledged = True
+            acknowledge(self._coordinator, self._writer.lineage, work, work.uploaded)
 
     def _begin_finalizing(self, effect: FinalizeCheckpoint) -> None:
         work = self._works[effect.checkpoint_id]
@@ -514,6 +529,10 @@ class Checkpointer:
             self._fleet.aborted(checkpoint_id)
             if self._materialization is not None and not work.is_savepoint:
                 self._materialization.aborted(checkpoint_id)
+
+
+def _no_boundary() -> Boundary:
+    raise Bug("a checkpoint cannot begin in the middle of an epoch")
 
 
 def _nothing_there(settings: JobSettings) -> str:

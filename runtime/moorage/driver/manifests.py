@@ -345,6 +345,8 @@ class Work:
     staged: list[Staged] = field(default_factory=list)
     """Output that was not published at its trigger: a newer one may be the first to publish it."""
     uploaded: FleetUpload | None = None
+    """Set last of all by the thread that uploads."""
+    acknowledged: bool = False
     upload_seconds: float = 0.0
     committables: dict[str, list[Committable]] = field(default_factory=dict)
     manifest: SnapshotRoot | None = None
@@ -393,6 +395,7 @@ class SnapshotWriter:
         began = self._clock()
         uploaded = self._upload(work)
         work.upload_seconds = self._clock() - began
+        work.uploaded = uploaded
         return uploaded
 
     def _upload(self, work: Work) -> FleetUpload:

@@ -28,7 +28,7 @@ from moorage.engine.task_failures import ask_spark
 _log = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 5.0
-_MEANWHILE_SECONDS = 0.25
+_MEANWHILE_SECONDS = 0.1
 
 _QUERIES = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 

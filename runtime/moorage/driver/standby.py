@@ -211,6 +211,9 @@ class NoCheckpoints:
         del epoch, at
         return []
 
+    def within_epoch(self) -> None:
+        """Nothing is uploaded."""
+
     def wait(
         self, at: Callable[[], Boundary], give_up: Callable[[], bool] = lambda: False
     ) -> Iterable[CheckpointReport]:

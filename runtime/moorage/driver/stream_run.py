@@ -47,7 +47,7 @@ from moorage.driver.restore_point import Choice, lay_sources
 from moorage.driver.standby import FIRST_RUN, NoCheckpoints
 from moorage.driver.types import RunOutcome
 from moorage.driver.views import OddRows
-from moorage.engine.acks import OddCounts
+from moorage.engine.acks import EpochOutcome, OddCounts
 from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.event_time import Watermarks
 from moorage.engine.operator_states import OperatorMove, redistribute
@@ -131,6 +131,7 @@ class StreamRun:
         self._failure: MoorageError | None = None
         self._lost: ExecutorLost | None = None
         self._halted = False
+        self._runs_epoch, self._epoch_changes = False, threading.Lock()
         self._batch_id = -1
         self._first_batch: int | None = None
         self._spark_dir = context.scratch / f"spark-{self._run}"
@@ -156,7 +157,7 @@ class StreamRun:
         self._liveness = Liveness(
             context.spark,
             context.reporter.lives,
-            meanwhile=self._end_epoch_in_vain,
+            meanwhile=self._within_epoch,
             tell_lag=context.reporter.lag,
         )
         self._query: StreamingQuery | None = None
@@ -315,7 +316,7 @@ class StreamRun:
                 self._require_next(batch_id)
                 began = time.monotonic()
                 self._c.reporter.epoch_began()
-                outcome = self._runner.run(frame)
+                outcome = self._run_epoch(frame)
                 self._batch_id = batch_id
                 self._committed(outcome, began)
             except MoorageError as error:
@@ -343,6 +344,22 @@ class StreamRun:
             self._halted = True
             return True
         return False
+
+    def _run_epoch(self, frame: DataFrame | None) -> EpochOutcome:
+        with self._epoch_changes:
+            self._runs_epoch = True
+        try:
+            return self._runner.run(frame)
+        finally:
+            with self._epoch_changes:
+                self._runs_epoch = False
+
+    def _within_epoch(self) -> None:
+        """In another thread than the epoch's: what need not wait for its end."""
+        with self._epoch_changes:
+            if self._runs_epoch:
+                self._checkpointer.within_epoch()
+        self._end_epoch_in_vain()
 
     def _end_epoch_in_vain(self) -> None:
         """Within an epoch: cancel it once nobody wants it, or an executor that it needs is gone.
@@ -379,7 +396,7 @@ class StreamRun:
         """An epoch without input, for timers."""
         began = time.monotonic()
         self._c.reporter.epoch_began()
-        self._committed(self._runner.run(None), began)
+        self._committed(self._run_epoch(None), began)
 
     def _committed(self, outcome: Any, began: float) -> None:
         committed, committables = time.monotonic(), outcome.committables()

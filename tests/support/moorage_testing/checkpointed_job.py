@@ -239,6 +239,11 @@ class Job:
         reports = self.checkpointer.poll(self.epoch, self.boundary)
         return [report.checkpoint_id for report in reports]
 
+    def within(self) -> None:
+        """In the middle of an epoch, when whatever is under way is uploaded, or failed."""
+        self.checkpointer._background.join(20)
+        self.checkpointer.within_epoch()
+
     def settle(self) -> list[int]:
         """Poll until nothing is under way; ids that completed."""
         done: list[int] = []

@@ -31,6 +31,7 @@ from moorage_state.snapshots import (
     retained,
 )
 from moorage_state.snapshots.object_keys import VIEW_KEY
+from moorage_state.tuning import ChangelogOptions
 
 
 def test_a_checkpoint_covers_what_epochs_staged_since_the_one_before(make_job):
@@ -55,6 +56,7 @@ def test_what_the_log_says_is_put_together_while_checkpoints_are_taken(make_job)
         job.commit(str(number))
         job.due()
         assert job.settle() == [number]
+        wait_until(lambda: (job.poll(), not job.housekeeper.busy)[1])
     assert job.objects.head(VIEW_KEY) is not None
 
     def agree():
@@ -90,6 +92,33 @@ def test_without_a_new_epoch_there_is_no_periodic_checkpoint(make_job):
         job.due()
     assert job.settle() == []
     assert job.fleet.snapshots == [1]
+
+
+def test_what_is_uploaded_within_an_epoch_is_published_within_it(make_job):
+    job = make_job(publishes_commits=True, changelog=ChangelogOptions(True, 60.0, 1))
+    job.commit("a")
+    assert job.poll() == []
+    job.within()
+    wait_until(lambda: job.files == ["a"])
+    # What follows is for the boundary, which begins the next one at once.
+    assert job.fleet.completed == []
+    job.checkpointer._background.join(20)
+    job.commit("b")
+    assert job.poll() == [1]
+    assert (job.fleet.completed, job.fleet.snapshots) == ([1], [1, 2])
+    assert job.settle() == [2]
+    assert job.output.published == {1: [{"file": "a"}], 2: [{"file": "b"}]}
+
+
+def test_what_fails_within_an_epoch_waits_for_its_end(make_job):
+    job = make_job()
+    job.commit("a")
+    job.fleet.errors[1] = StoreUnavailable("down")
+    job.due()
+    job.within()
+    assert (job.fleet.dropped, job.files) == ([], [])
+    assert job.settle() == []
+    assert job.fleet.dropped == [1]
 
 
 def test_a_failed_upload_loses_nothing_and_the_next_covers_it(make_job):

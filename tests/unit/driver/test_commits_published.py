@@ -112,6 +112,8 @@ class Lineage:
             job.poll()
             if job.epoch % 3:
                 job.settle()
+            else:
+                job.within()
         job.settle()
         job.checkpointer.finish(job.epoch, job.boundary)
         job.checkpointer.finish_chores(job_finished=True)

@@ -59,6 +59,10 @@ class Checkpoints:
         self.takes_savepoint = False
         self.last = None
         self.job_ends: bool | None = None
+        self.looked_within = threading.Event()
+
+    def within_epoch(self) -> None:
+        self.looked_within.set()
 
     def poll(self, *_args: Any) -> list[Any]:
         return []
@@ -193,7 +197,7 @@ class Running:
                 epoch_seconds=9.0,
                 in_one_epoch=False,
             ),
-            fleet=SimpleNamespace(wants_to_move=self.wants_to_move),
+            fleet=SimpleNamespace(wants_to_move=self.wants_to_move, refuse_lost=lambda: None),
             standby=None,
             writer=self.writer,
             reporter=self.reports,
@@ -207,10 +211,11 @@ class Running:
         run._lock = threading.RLock()
         run._failure = None
         run._halted = False
+        run._runs_epoch, run._epoch_changes = False, threading.Lock()
         run._number = 0
         run._last_look = float("inf")
         spark: Any = self.spark
-        run._liveness = Liveness(spark, self.reports.lives, meanwhile=run._end_epoch_in_vain)
+        run._liveness = Liveness(spark, self.reports.lives, meanwhile=run._within_epoch)
         run._lost = None
         run._batch_id, run._first_batch = 0, None
         run._ticking = Ticking(timers=False, epoch_seconds=9.0)
@@ -374,6 +379,19 @@ def test_a_stop_at_once_takes_nothing_and_waits_for_no_epoch(running):
     assert running.checkpoints.did == []
     assert running.query.stopped
     assert request.wait(0).released
+
+
+def test_within_an_epoch_and_only_there_uploads_that_ended_go_on(running):
+    looked = running.checkpoints.looked_within
+    running.run._within_epoch()
+    assert not looked.is_set()
+    with running.epoch_under_way():
+        running.run._within_epoch()
+        assert looked.is_set()
+        running.spark.cancelled.set()
+    looked.clear()
+    running.run._within_epoch()
+    assert not looked.is_set()
 
 
 def test_a_stop_at_once_waits_for_no_epoch_without_input(running, monkeypatch):
