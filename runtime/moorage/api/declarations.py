@@ -37,11 +37,13 @@ from pyspark.sql.types import (
 )
 
 from moorage.api.functions import OutputTag
+from moorage.api.vectorized import KeyedBatchFunction
 from moorage_state.errors import UserError
 from moorage_state.types import StateType, parse_type
 
 _ARROW_ARGUMENTS = inspect.signature(to_arrow_schema).parameters
 _RESERVED_PREFIX = "_m_"
+_PACKAGE = __name__.partition(".")[0]
 _PY4J = "An error occurred while calling "
 _DURATION = re.compile(r"([0-9]+)(ms|s|m|h|d)\Z")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -123,15 +125,64 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def require_instance(takes: str, wanted: type, uid: str, given: Any) -> None:
-    """Refuse what is no instance of the class that a call takes, such as the class itself.
+    """Refuse what is no instance of the class that a call takes, or has methods of another form.
 
     Args:
         takes: who takes it, with the verb.
     """
+    if isinstance(given, type) and issubclass(given, wanted):
+        raise UserError(
+            f"{takes} an instance of a {wanted.__name__}: uid={uid} got=the class "
+            f"{given.__name__}; write {given.__name__}()"
+        )
     if not isinstance(given, wanted):
         raise UserError(
             f"{takes} an instance of a {wanted.__name__}: uid={uid} got={type(given).__name__}"
         )
+    require_forms(f"uid={uid} ", given)
+
+
+def require_forms(where: str, given: Any) -> None:
+    """Refuse an object with a method that cannot be called as the one that it has it in place of.
+
+    Args:
+        where: what the message has before the method.
+    """
+    for name, form in _forms_of(given).items():
+        method, arguments = getattr(given, name), list(form.parameters)[1:]
+        if why := misfit_of(method, arguments):
+            raise UserError(
+                f"a method cannot be called with ({', '.join(arguments)}): {where}"
+                f"method={type(given).__name__}.{name}: {why}; write "
+                f"def {name}({', '.join(form.parameters)})"
+            )
+
+
+def misfit_of(function: Any, arguments: Sequence[Any]) -> str:
+    """Why nothing can be had from a call with these arguments; "" if something can."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "it is async"
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        return str(error)
+    except ValueError:
+        pass  # of some that are written in C nobody knows
+    return ""
+
+
+def _forms_of(function: Any) -> dict[str, inspect.Signature]:
+    """By name, the methods that a function has in place of ours, and how each of them is called."""
+    ours: dict[str, FunctionType] = {}
+    theirs: set[str] = set()
+    for kind in reversed(type(function).__mro__):
+        if kind.__module__.partition(".")[0] == _PACKAGE:
+            ours |= {n: made for n, made in vars(kind).items() if isinstance(made, FunctionType)}
+        else:
+            theirs |= vars(kind).keys()
+    if isinstance(function, KeyedBatchFunction):
+        theirs -= {"process", "on_timer"}  # nobody calls them
+    return {n: inspect.signature(ours[n]) for n in sorted(theirs & ours.keys()) if n[0] != "_"}
 
 
 def _unreadable(uid: str, ddl: str, why: str = "") -> UserError:

@@ -8,12 +8,14 @@ what runs `build(env)`; knows no stream.
 import inspect
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moorage_state.errors import UserError
 
-__all__ = ["Misplaced", "Unfinished", "absent", "miscalled"]
+__all__ = ["Misplaced", "Unfinished", "absent", "calls_explained", "miscalled"]
 
 _FRAME = "transform(lambda frame: frame...), with what a DataFrame has: filter, select, withColumn"
 _OTHERWISE = {
@@ -103,6 +105,17 @@ def miscalled(error: Exception) -> str | None:
     near = longer or get_close_matches(unexpected[1], mine, 1)
     hint = f"did you mean {near[0]}?" if near else _ARGUMENTS.get(unexpected[1])
     return f"{call} has no argument {unexpected[1]!r}{f': {hint}' if hint else ''}; {form}"
+
+
+@contextmanager
+def calls_explained() -> Iterator[None]:
+    """Raise `UserError` for what `miscalled` has words for."""
+    try:
+        yield
+    except TypeError as error:
+        if (told := miscalled(error)) is None:
+            raise
+        raise UserError(told) from error
 
 
 def _in_api(call: str, names: dict[str, Any]) -> Any:

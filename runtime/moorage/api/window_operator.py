@@ -387,7 +387,14 @@ class WindowOperator(KeyedProcessFunction):
     def _carried_out(
         self, result: TriggerResult, window: TimeWindow, contents: Any, ctx: ProcessContext
     ) -> Iterator[Any]:
-        if TriggerResult.FIRE in result and (kept := contents.get()) is not None:
+        try:
+            fires, purges = TriggerResult.FIRE in result, TriggerResult.PURGE in result
+        except TypeError:
+            raise UserError(
+                f"a trigger answers with a TriggerResult: trigger={type(self._trigger).__name__} "
+                f"got={result!r:.100}; return TriggerResult.CONTINUE, FIRE, PURGE or FIRE_AND_PURGE"
+            ) from None
+        if fires and (kept := contents.get()) is not None:
             service = ctx.timer_service()
             made = self._what.results(
                 kept,
@@ -400,7 +407,7 @@ class WindowOperator(KeyedProcessFunction):
                 ),
             )
             yield from made or ()
-        if TriggerResult.PURGE in result:
+        if purges:
             contents.clear()
 
     def _turn(self, home: TimeWindow, ctx: ProcessContext) -> _Turn:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.aggregates import Aggregate, bound
-from moorage.api.declarations import require_instance
+from moorage.api.declarations import misfit_of, require_instance
 from moorage.api.misplaced import Unfinished
 from moorage.api.window_columns import by_column
 from moorage.api.window_operator import Aggregated, Collected, Contents, Reduced, WindowOperator
@@ -82,6 +82,11 @@ class WindowedStream(Unfinished):
         """
         if not callable(function):
             raise UserError(f"reduce takes a function of two rows: uid={uid} got={function!r:.100}")
+        if why := misfit_of(function, ["one", "other"]):
+            raise UserError(
+                f"reduce takes a function of two rows: uid={uid} got={function!r:.100}: {why}; "
+                f"write lambda one, other: ..."
+            )
         stream = self._keyed.stream.schema
         columns = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in stream.fields)
         return self._operator(Reduced(stream.simpleString(), function), uid, columns, options)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Flag
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
-from moorage.api.declarations import parse_duration
+from moorage.api.declarations import parse_duration, require_forms
 from moorage.api.functions import OutputTag, RuntimeContext
 from moorage_state.errors import Bug, UserError
 from moorage_state.keyed import TimeDomain
@@ -480,6 +480,7 @@ def windowing(
         )
     if given[1] is not None and not isinstance(given[1], Trigger):
         raise UserError(f"a trigger is AtEnd, EachCount, Early or Never: got={trigger!r:.100}")
+    require_forms("", trigger)
     if not isinstance(late, OutputTag) and late != "drop":
         raise UserError(f"late is 'drop' or the OutputTag of a side output: late={late!r}")
     lateness = parse_duration(allowed_lateness)

@@ -84,8 +84,12 @@ class KeyLoop:
             for row in mine:
                 produced = process(row, ctx)
                 if produced is not None:
-                    for out in produced:
-                        append(out if type(out) is tuple else as_tuple(out))
+                    try:
+                        for out in produced:
+                            append(out if type(out) is tuple else as_tuple(out))
+                    except TypeError:
+                        self._out.require_rows(produced)
+                        raise
                 # Not once a key: a hot one may give very many for each of very many rows.
                 if len(made) >= FLUSH_ROWS:
                     yield from self._sending.flush()

@@ -200,7 +200,7 @@ class RowShape:
             return self._from_dict(row)
         if isinstance(row, (tuple, list)) and len(row) == self._width:
             return tuple(row)
-        raise self._misshapen(row)
+        raise self.misshapen(row)
 
     def batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
         """Tuples as a batch."""
@@ -211,7 +211,7 @@ class RowShape:
         except ValueError:
             columns = []
         if len(columns) != self._width:
-            raise self._misshapen(next(row for row in rows if len(row) != self._width))
+            raise self.misshapen(next(row for row in rows if len(row) != self._width))
         arrays = [self._array(i, column) for i, column in enumerate(columns)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -241,7 +241,8 @@ class RowShape:
             )
         return tuple(row.get(name) for name in self._names)
 
-    def _misshapen(self, row: Any) -> UserError:
+    def misshapen(self, row: Any) -> UserError:
+        """What to raise for what is no row, nor several."""
         if isinstance(row, (tuple, list)) and (tag := self._tag_among(row[:1])) is not None:
             return undeclared(self.place, tag.name, ())
         return UserError(

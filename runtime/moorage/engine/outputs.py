@@ -59,9 +59,18 @@ class OutputBuffer:
             UserError: for what is no row; the width of tuples is judged by `take`.
         """
         append, as_tuple = self.append, self.as_tuple
-        for row in produced:
-            # A list or dict may be used again by its owner as soon as it was yielded.
-            append(row if type(row) is tuple else as_tuple(row))
+        try:
+            for row in produced:
+                # A list or dict may be used again by its owner as soon as it was yielded.
+                append(row if type(row) is tuple else as_tuple(row))
+        except TypeError:
+            self.require_rows(produced)
+            raise
+
+    def require_rows(self, produced: Any) -> None:
+        """Refuse what a function gave in place of rows, which no loop can take apart."""
+        if not hasattr(produced, "__iter__"):
+            raise self._shape.misshapen(produced) from None
 
     @property
     def full(self) -> bool:

@@ -435,7 +435,8 @@ def _batches(produced: Any) -> Iterable[Any]:
     """What a function gave, one table or batch after the other."""
     if produced is None:
         return ()
-    if isinstance(produced, (pa.Table, pa.RecordBatch)) or is_pair(produced):
+    single = isinstance(produced, (pa.Table, pa.RecordBatch)) or is_pair(produced)
+    if single or not hasattr(produced, "__iter__"):
         return (produced,)
     made: Iterable[Any] = produced
     return made

@@ -10,7 +10,9 @@ from inspect import signature
 from itertools import chain
 from typing import Any, Self
 
+from moorage.api.declarations import misfit_of
 from moorage.api.functions import KeyedProcessFunction, OutputTag
+from moorage.api.misplaced import calls_explained
 from moorage.api.streams import DataStream, KeyedStream
 from moorage.engine.event_time import InputClock, InputTime, JobClocks, SourceTime, Watermarks
 from moorage.engine.rows import TupleReader
@@ -489,6 +491,12 @@ class KeyedHarness:
             if given.broadcast or given.broadcast_states:
                 rows = env.read_stream(_BROADCAST, "rows", schema=given.broadcast)
                 process = keyed.connect(rows, *given.broadcast_states).process
+            known = signature(process).parameters.keys()
+            if strange := sorted(given.options.keys() - known):
+                raise UserError(
+                    f"a harness has no such argument, and process no such option: "
+                    f"options={strange} has={sorted(known - {'function', 'output', 'uid'})}"
+                )
             return process(function, uid=_UID, output=given.output, **given.options)
         applied = callable(function) and not isinstance(function, type)
         if applied and (given.output or given.options or given.broadcast):
@@ -499,7 +507,8 @@ class KeyedHarness:
             )
         if applied:
             _require_streams(function, len(streams))
-        made = function(*streams) if applied else None
+        with calls_explained():
+            made = function(*streams) if applied else None
         if not isinstance(made, DataStream):
             raise UserError(
                 f"a harness takes an instance of a KeyedProcessFunction, or a function that makes "
@@ -510,16 +519,12 @@ class KeyedHarness:
 
 def _require_streams(function: Applied, given: int) -> None:
     """Raise UserError for a function of one stream where there are two, and the other way round."""
-    try:
-        signature(function).bind(*range(given))
-    except TypeError as exc:
+    if why := misfit_of(function, range(given)):
         fix = "give second=SecondStream(...) with" if given == 1 else "leave second out with"
         raise UserError(
-            f"a function takes other streams than the harness has: streams={given}: {exc}; {fix} "
+            f"a function takes other streams than the harness has: streams={given}: {why}; {fix} "
             f"this function"
-        ) from None
-    except ValueError:
-        return  # of some that are written in C nobody knows
+        )
 
 
 def _attach(stream: DataStream, uid: str, collector: Collector) -> None:

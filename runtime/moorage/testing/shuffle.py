@@ -58,6 +58,11 @@ def input_table(uid: str, schema: pa.Schema, rows: Sequence[Any]) -> pa.Table:
     Raises:
         UserError: one is no row of this input.
     """
+    if isinstance(rows, (Mapping, str)) or not hasattr(rows, "__iter__"):
+        raise UserError(
+            f"rows of an input are a list of tuples or dicts: input={uid} "
+            f"columns={schema.names} got={rows!r:.100}; give a list"
+        )
     tuples = [_as_tuple(uid, schema.names, row) for row in rows]
     columns = list(zip(*tuples, strict=True)) if tuples else [()] * len(schema.names)
     arrays = []

@@ -1,10 +1,13 @@
 """`run_job`: a whole job file in this process, over rows that a test gives."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
+from moorage.api.declarations import misfit_of
+from moorage.api.misplaced import calls_explained
 from moorage.api.streams import StreamEnvironment
 from moorage.engine.rows import TupleReader
 from moorage.testing.environment import TestEnvironment
@@ -39,11 +42,13 @@ def run_job(
         By uid of a sink its rows as named tuples, in the order of epochs and subtasks.
 
     Raises:
-        UserError: the job has no sink, or uses Spark itself (`transform`, `env.spark`); or a row
+        UserError: `build` is none, or calls something with arguments that it does not take; the job
+            has no sink, or uses Spark itself (`transform`, `env.spark`); or a row
             does not fit its input.
         Exception: what code of the job raised, with a note that names the key.
     """
-    if isinstance(args, str):
+    _require_build(build)
+    if not isinstance(args, (list, tuple)) or not all(isinstance(one, str) for one in args):
         raise UserError(f"args is a list of texts, as env.args is: args={args!r:.100}; give a list")
     require_whole("now_ms", now_ms, 0, LAST_MS)
     epochs: Any = [inputs] if isinstance(inputs, Mapping) else inputs
@@ -58,7 +63,8 @@ def run_job(
     kept: Snapshot | None = None
     for number, some in groupby(steps, key=itemgetter(0)):
         env = TestEnvironment(tuple(args))
-        build(env)
+        with calls_explained():
+            build(env)
         outputs = _collected(env)
         job = InProcessJob(env.graph, clock=lambda: now_ms, parallelism=number, restore=kept)
         with job:
@@ -71,6 +77,18 @@ def run_job(
             # The last one goes to the end of the input.
             kept = None if rows is None else job.snapshot()
     return found
+
+
+def _require_build(build: Any) -> None:
+    """Refuse what is no build of a job file, or cannot be called as one."""
+    fix = "give the function of the job file, def build(env)"
+    if not callable(build) or isinstance(build, type):
+        raise UserError(f"run_job takes a job's build: got={build!r:.100}; {fix}")
+    why = misfit_of(build, ["env"])
+    if inspect.isgeneratorfunction(build):
+        why = "it yields, and so does nothing when it is called"
+    if why:
+        raise UserError(f"build is called with env alone: build={build!r:.100}: {why}; {fix}")
 
 
 def _numbers(parallelism: Any, epochs: int) -> list[Any]:

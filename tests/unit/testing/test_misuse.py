@@ -11,10 +11,16 @@ import pytest
 
 from moorage import (
     FileSink,
+    KeyedBatchFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    ProcessWindowFunction,
+    Trigger,
+    TriggerResult,
+    Tumbling,
     ValueStateDescriptor,
+    count,
 )
 from moorage.testing import KeyedHarness, SecondStream, run_job
 from moorage_state.errors import MoorageError, UserError
@@ -335,3 +341,178 @@ def test_a_long_lived_function_of_a_whole_job_is_closed_with_it(tmp_path):
     Client.told.clear()
     assert run_job(build, {"rows": [("a", 1)]}) == {"out": [("a", 1)]}
     assert Client.told == ["open a", "close a"]
+
+
+def method(base, name, made):
+    """An instance of a function of whose class one method is given."""
+    return type("Mine", (base,), {name: made})()
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (
+            method(KeyedProcessFunction, "process", lambda _self, _row: None),
+            "process(self, row, ctx)",
+        ),
+        (method(KeyedProcessFunction, "open", lambda _self: None), "open(self, ctx)"),
+        (
+            method(KeyedProcessFunction, "on_timer", lambda _self, _at: None),
+            "on_timer(self, timestamp, ctx)",
+        ),
+        (
+            method(KeyedBatchFunction, "process_batch", lambda _self, _table: None),
+            "process_batch(self, keys, table, ctx)",
+        ),
+        (
+            lambda s: s.window(Tumbling("1m", time="processing")).process(
+                method(ProcessWindowFunction, "process", lambda _self, rows: rows),
+                uid="w",
+                output=STREAM,
+            ),
+            "process(self, key, ctx, rows)",
+        ),
+    ],
+)
+def test_a_method_that_cannot_be_called_is_refused_with_the_form_that_can(function, says):
+    def made():
+        if isinstance(function, KeyedProcessFunction):
+            return harness(function)
+        return KeyedHarness(function, STREAM, "user")
+
+    with pytest.raises(UserError, match=r"cannot be called with .* method=Mine\.") as caught:
+        made()
+    assert str(caught.value).endswith(f"write def {says}")
+
+
+def test_what_is_called_as_ours_is_taken_however_it_is_written():
+    class Wide(Total):
+        def process(self, *given, **_named):
+            return super().process(*given)
+
+        def on_timer(self, timestamp, ctx, more=None):
+            return ()
+
+        def _help(self):
+            """Nobody of ours calls it."""
+
+    class Columns(KeyedBatchFunction):
+        def process(self, keys):  # type: ignore[override]  # that is what is tested
+            """Its own: a function over columns is called otherwise."""
+
+        def process_batch(self, keys, table, ctx):
+            return table
+
+    with harness(Wide()) as one:
+        assert one.process(("a", 1)) == [("a", 1)]
+    with harness(Columns(), output=STREAM) as one:
+        assert one.process(("a", 1)) == [("a", 1)]
+
+
+async def wait(_self, _row, _ctx):
+    """What no engine here waits for."""
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda _self, _row, _ctx: 5, "must yield rows, each a tuple of 2 values.*got=5"),
+        (wait, r"cannot be called with \(row, ctx\): .*it is async"),
+    ],
+)
+def test_a_function_that_gives_no_rows_is_told_what_to_give(made, says):
+    function = method(KeyedProcessFunction, "process", made)
+    with pytest.raises(UserError, match=says), harness(function) as one:
+        one.process(("a", 1))
+
+
+def test_columns_are_asked_for_of_a_function_that_gives_a_number():
+    with (
+        harness(method(KeyedBatchFunction, "process_batch", lambda *_: 5)) as one,
+        pytest.raises(UserError, match="a vectorized operator gives Arrow tables or batches"),
+    ):
+        one.process(("a", 1))
+
+
+def test_a_reduction_and_a_trigger_are_held_to_their_form():
+    class Silent(Trigger):
+        def on_element(self, window, ctx):
+            """Forgets to say what is to be done."""
+
+        def on_timer(self, timestamp, domain, window, ctx):
+            return TriggerResult.CONTINUE
+
+    class Short(Silent):
+        def on_element(self, window):  # type: ignore[override]  # that is what is tested
+            return TriggerResult.FIRE
+
+    window = Tumbling("1m", time="processing")
+    with pytest.raises(UserError, match="reduce takes a function of two rows"):
+        KeyedHarness(
+            lambda s: s.window(window).reduce(cast("Any", lambda one: one), uid="w"), STREAM, "user"
+        )
+    with pytest.raises(UserError, match=r"method=Short\.on_element"):
+        KeyedHarness(
+            lambda s: s.window(window, trigger=Short()).aggregate(uid="w", n=count()),
+            STREAM,
+            "user",
+        )
+    with (
+        KeyedHarness(
+            lambda s: s.window(window, trigger=Silent()).aggregate(uid="w", n=count()),
+            STREAM,
+            "user",
+        ) as one,
+        pytest.raises(UserError, match="a trigger answers with a TriggerResult: trigger=Silent"),
+    ):
+        one.process(("a", 1))
+
+
+def keyed(env: Any) -> Any:
+    return env.read_stream("in", "rows", schema=STREAM).key_by("user")
+
+
+def test_arguments_that_no_call_has_are_named_as_in_a_job():
+    with pytest.raises(UserError, match=r"options=\['nul_key'\] has=.*null_key"):
+        harness(nul_key="drop")
+    with pytest.raises(UserError, match="deduplicate missing 1 required keyword-only argument"):
+        KeyedHarness(lambda s: s.deduplicate("n"), STREAM, "user")
+    with pytest.raises(UserError, match="deduplicate missing 1 required keyword-only argument"):
+        run_job(lambda env: keyed(env).deduplicate(), {})
+
+
+async def build_later(_env):
+    """Describes nothing when it is called."""
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (None, "run_job takes a job's build: got=None"),
+        ("job.py", "run_job takes a job's build: got='job.py'"),
+        (Total, "run_job takes a job's build: got=<class"),
+        (lambda: None, "build is called with env alone: .*too many positional arguments"),
+        (lambda _env, _x: None, "build is called with env alone: .*missing a required argument"),
+        (lambda env: (yield env), "it yields, and so does nothing when it is called"),
+        (build_later, "build is called with env alone: .*it is async"),
+    ],
+)
+def test_run_job_says_what_is_no_build(build, says):
+    with pytest.raises(UserError, match=says) as caught:
+        run_job(build, {})
+    assert str(caught.value).endswith("give the function of the job file, def build(env)")
+
+
+@pytest.mark.parametrize("rows", [5, None, "ab", {"user": "a", "n": 1}])
+def test_run_job_says_what_rows_are(rows):
+    def build(env):
+        env.read_stream("rows", "json", schema=STREAM).foreach_epoch(print, uid="out")
+
+    with pytest.raises(UserError, match="rows of an input are a list of tuples or dicts"):
+        run_job(build, {"rows": rows})
+
+
+@pytest.mark.parametrize("args", ["text", None, 5, [5]])
+def test_run_job_takes_arguments_as_a_manifest_has_them(args):
+    with pytest.raises(UserError, match="args is a list of texts"):
+        run_job(lambda _env: None, {}, args=args)
