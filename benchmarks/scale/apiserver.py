@@ -11,7 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from collections.abc import AsyncGenerator, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -54,7 +54,7 @@ class Client:
         """See `Cluster.list`."""
         return self._request("list", *what)
 
-    async def pages(self, *what: Any) -> AsyncIterator[Page]:
+    async def pages(self, *what: Any) -> AsyncGenerator[Page]:
         """See `Cluster.pages`."""
         after: int | None = 0
         while after is not None:

@@ -2,9 +2,11 @@
 
 A driver's pod and an executor's are created in a dry run: what admission, Pod Security and
 LimitRanges say of them is said, and nothing is made. A quota counts the job's own pods, which may
-make room: its word is passed on to be judged. Called by the observer.
+make room: its word is passed on to be judged. And nodes are looked at, where they may be listed.
+Called by the observer.
 """
 
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,12 +15,14 @@ from moorage_api.driver import StartOrder
 from moorage_operator.children.pods import driver_pod, executor_pod
 from moorage_operator.ports import (
     Cluster,
+    ClusterError,
     Forbidden,
     Invalid,
     NameTaken,
     Object,
 )
 from moorage_operator.quota import refused_by
+from moorage_operator.scheduling import Places
 from moorage_operator.world import Meta
 
 _UNTRIED = "does not support dry run"
@@ -32,6 +36,7 @@ class Refusals(NamedTuple):
 
     texts: tuple[str, ...] = ()  # why which pods would not be taken, whatever else runs
     quotas: tuple[Object, ...] = ()  # which have no room for one more while the old ones are there
+    unplaced: str = ""  # which pods no node could hold, even an empty one, and why; empty for none
 
 
 @dataclass(slots=True)
@@ -76,7 +81,22 @@ class Admission:
                 quotas[quota["metadata"]["name"]] = quota
             elif said:
                 texts.append(f"{role}: {said}")
-        return Refusals(tuple(texts), tuple(quotas.values()))
+        unplaced = await self._unplaced({"driver": driver, "executor": executor})
+        return Refusals(tuple(texts), tuple(quotas.values()), unplaced)
+
+    async def _unplaced(self, pods: dict[str, Object]) -> str:
+        """Which of them no node could hold, and why; nothing where nodes may not be listed."""
+        places = {role: Places(pod) for role, pod in pods.items()}
+        try:
+            async with aclosing(self.cluster.pages("Node", None, "")) as pages:
+                async for page in pages:
+                    # A list of many nodes is long, and the first of them mostly do.
+                    looked = [one.look(page.items) for one in places.values()]
+                    if all(looked):
+                        return ""
+        except ClusterError:
+            return ""
+        return "; ".join(f"{role}: {one.text}" for role, one in places.items() if one.text)
 
     async def _refusal(self, body: Object) -> str:
         """What the API server says against the pod; empty if nothing, or if it cannot say."""

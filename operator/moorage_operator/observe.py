@@ -46,6 +46,7 @@ from moorage_operator.ports import (
     EndpointUntrusted,
     Forbidden,
     JobRefs,
+    Kind,
     Lineages,
     Object,
     Reads,
@@ -527,9 +528,13 @@ class Observer:
             own = self.config.own_namespace
             found = await fact_problems(self.cluster, meta, world.spec, own)
             world = replace(world, problems=(*world.problems, *found))
-        quotas = await self._quotas(meta.namespace) if Need.QUOTA in wanted else []
-        world = replace(world, room=_room(world, quotas))
+        quotas = await self._listed_of("ResourceQuota", meta) if Need.QUOTA in wanted else []
+        # They say what quotas count of containers that do not.
+        ranges = await self._listed_of("LimitRange", meta) if quotas else []
+        world = replace(world, room=_room(world, quotas, ranges))
         refs, ids = store_refs(world), set(task_ids)
+        if Need.ADMISSION in wanted:
+            world = await self._with_refusals(world, quotas, ranges)
         return replace(
             world,
             store=await self._store(refs, world) if Need.STORE in wanted and refs else None,
@@ -539,28 +544,27 @@ class Observer:
             },
             namespace_terminating=Need.NAMESPACE in wanted
             and await self._terminating(meta.namespace),
-            refused_pods=await self._refused(world, quotas) if Need.ADMISSION in wanted else None,
         )
 
-    async def _quotas(self, namespace: str) -> list[Object]:
-        """The namespace's; what cannot be read says nothing."""
+    async def _listed_of(self, kind: Kind, meta: Meta) -> list[Object]:
+        """The namespace's rules; what cannot be read says nothing."""
         try:
-            return await self.cluster.list("ResourceQuota", namespace)
+            return await self.cluster.list(kind, meta.namespace)
         except ClusterError:
             return []
 
-    async def _refused(
-        self, world: JobWorld, quotas: list[Object]
-    ) -> tuple[str, ...] | Unreadable | None:
-        """What would be said against the pods of the version that is tried."""
+    async def _with_refusals(
+        self, world: JobWorld, quotas: list[Object], ranges: list[Object]
+    ) -> JobWorld:
+        """With what would be said against the pods of the version that is tried."""
         operation, meta = world.status.operation, world.meta
         if operation is None:
-            return None
+            return world
         name = operation.target_revision
         known = world.revisions.get(name)
         spec = known.spec if known is not None else world.spec
         if spec is None:
-            return None
+            return world
         try:
             found = await self.admission.refusals(
                 meta,
@@ -571,12 +575,14 @@ class Observer:
                 self.config.cluster_id,
             )
         except ClusterError as error:
-            return self._unreadable(meta, "admission", _reason(error), str(error))
+            failed = self._unreadable(meta, "admission", _reason(error), str(error))
+            return replace(world, refused_pods=failed)
         # A quota that was read says what it holds for, which a refusal does not.
         read = {one["metadata"]["name"]: one for one in quotas}
         full = [read.get(one["metadata"]["name"], one) for one in found.quotas]
-        lacks = _room(world, full).growth
-        return (*found.texts, lacks) if lacks else found.texts
+        lacks = _room(world, full, ranges).growth
+        texts = (*found.texts, lacks) if lacks else found.texts
+        return replace(world, refused_pods=texts, unplaced_pods=found.unplaced)
 
     async def _store(self, refs: JobRefs, world: JobWorld) -> StoreView | Unreadable | None:
         found = await self.lineages.inspect(refs, last_end(world))
@@ -639,7 +645,7 @@ class Observer:
         self._failing.get(f"{meta.namespace}/{meta.name}", {}).pop(what, None)
 
 
-def _room(world: JobWorld, quotas: list[Object]) -> Room:
+def _room(world: JobWorld, quotas: list[Object], ranges: list[Object]) -> Room:
     """What the quotas lack for what is to start, or is starting."""
     status, operation = world.status, world.status.operation
     target = world.revisions.get(operation.target_revision if operation else "")
@@ -656,7 +662,7 @@ def _room(world: JobWorld, quotas: list[Object]) -> Room:
         sum(not one.terminal for one in executors),
     )
     running = world.revisions.get(status.attempt.revision)
-    return room(quotas, world.meta, spec, running.spec if running else None, *living)
+    return room(quotas, world.meta, spec, running.spec if running else None, *living, ranges)
 
 
 def _labelled(pod: Object, drivers: Mapping[str, int]) -> Object:

@@ -4,7 +4,7 @@ Tests put stand-ins behind them; the real ones are in `kube`, `endpoint` and `li
 tell "it is not there" apart from "it could not be read".
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
@@ -37,6 +37,7 @@ Kind = Literal[
     "PodMonitor",
     "Ingress",
     "ResourceQuota",
+    "LimitRange",
 ]
 
 
@@ -115,7 +116,7 @@ class Reads(Protocol):
 class Cluster(Reads, Protocol):
     """The API server, asked and told directly. Every method may raise any `ClusterError`."""
 
-    def pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Page]:
+    def pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncGenerator[Page]:
         """All objects that a label selector finds, such as `a,b=c,d notin (e,f)`; `""`: all.
 
         Page by page, so that nobody need hold the whole list. At least one, which may be empty.

@@ -7,20 +7,30 @@ than a reason to wait. Texts name no amount that changes while the job waits.
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from moorage_api import JobSpec, Quantity
+from moorage_api import JobSpec
 from moorage_api.driver import StartOrder
 from moorage_api.sizing import executor_count
 from moorage_operator.children.pods import driver_pod, executor_pod
-from moorage_operator.ports import Object
+from moorage_operator.lineages.pods import store_task_pod
+from moorage_operator.lineages.requests import request_of
+from moorage_operator.plan import StoreTask
+from moorage_operator.pod_resources import (
+    Amounts,
+    add,
+    amount_of,
+    items,
+    mapping,
+    said,
+    shown,
+    taken,
+    with_defaults,
+)
+from moorage_operator.ports import Invalid, JobRefs, Object
 from moorage_operator.world import Meta, Room
-
-Usage = Mapping[str, Decimal]
-"""By the name that a quota has for it, such as `requests.memory`."""
 
 _REFUSED = re.compile(
     r"exceeded quota: (?P<name>[^,]+), requested: (?P<requested>\S+), "
@@ -28,10 +38,18 @@ _REFUSED = re.compile(
 )
 _PLAIN = ("cpu", "memory", "ephemeral-storage")
 """What a quota also knows without `requests.`, and of which it knows limits."""
-_OF_A_POD = ("cpu", "memory")
-"""What a pod may say for all its containers together; huge pages beside them."""
-_CLAIMS = ("EphemeralPVC", "ReusedPVC")
-_MIB = 1 << 20
+_TO_BE_SAID = {
+    "cpu": ("requests", "cpu"),
+    "memory": ("requests", "memory"),
+    "requests.cpu": ("requests", "cpu"),
+    "requests.memory": ("requests", "memory"),
+    "limits.cpu": ("limits", "cpu"),
+    "limits.memory": ("limits", "memory"),
+}
+"""What every container has to say where a quota bounds it."""
+_OF_ATTEMPTS = {"configmaps": 2, "secrets": 1}
+"""Of each driver: its orders, what Spark makes for executors, and its tokens."""
+_NONE = Decimal(0)
 
 
 def room(
@@ -41,6 +59,7 @@ def room(
     running: JobSpec | None,
     drivers: int,
     executors: int,
+    ranges: Iterable[Object] = (),
 ) -> Room:
     """What the quotas lack for the pods of a spec.
 
@@ -48,30 +67,34 @@ def room(
         running: what the job's living pods were made of, which make room or stay.
         drivers: how many of them are drivers.
         executors: how many are executors.
+        ranges: the namespace's LimitRanges, which say what containers do not.
     """
-    applying, known = list(quotas), running or wanted
+    applying, known, defaults = list(quotas), running or wanted, list(ranges)
     count = executor_count(wanted.executor, wanted.scaling.parallelism)
     before = executor_count(known.executor, known.scaling.parallelism)
-    new, old = _Job.of(meta, wanted), _Job.of(meta, known)
-    held = _Asked(old, drivers, executors, _claims(known, drivers, executors, before))
-    whole, once = _Asked(new, 1, count, count), _Asked(old, 1, before, before)
-    lacks = list(_lacking(applying, whole, held))
-    grown = [one for one in lacks if one.wanted > once.of(one.quota).get(one.resource, _NONE)]
+    new, old = _Job.of(meta, wanted, defaults), _Job.of(meta, known, defaults)
+    held = _Asked.of(old, drivers, executors, _reused_claims(known, drivers, executors, before))
+    whole, once = _Asked.of(new, 1, count, count), _Asked.of(old, 1, before, before)
+    lacks, silent = list(_lacking(applying, whole, held)), list(_silent(applying, new))
+    grown = [one for one in lacks if one.wanted > once.counted(one.quota).get(one.resource, _NONE)]
+    quieter = [one for one in silent if one not in set(_silent(applying, old))]
+    one_of_each = _lacking(applying, _Asked.of(new, 1, 1, 1), held)
     return Room(
-        start=_said(_lacking(applying, _Asked(new, 1, 1, 1), held)),
-        whole=_said(lacks),
-        growth=_said(grown) if running else "",
-        beside=_said(_lacking(applying, whole, _Asked(old, 0, 0, 0))),
-        claims=_stay_with_drivers(known) and any(_is_claim(one.resource) for one in lacks),
+        start=_texts([*one_of_each, *silent]),
+        whole=_texts([*lacks, *silent]),
+        growth=_texts([*grown, *quieter]) if running else "",
+        beside=_texts([*_lacking(applying, whole, _Asked()), *quieter]),
+        trial=_texts(_lacking(applying, _Asked.of_trial(new), _Asked())) if running else "",
+        left=any(_is_left(known, one.resource) for one in lacks),
     )
 
 
-def refused_by(said: str) -> Object | None:
+def refused_by(text: str) -> Object | None:
     """The quota that a refusal of the API server's speaks of; None if it speaks of none.
 
     It is as full as is said there. What it holds for is not said: the pod that was refused.
     """
-    found = _REFUSED.search(said)
+    found = _REFUSED.search(text)
     if found is None:
         return None
     parts = {name: dict(_pairs(found[name])) for name in ("used", "limited")}
@@ -83,61 +106,14 @@ def refused_by(said: str) -> Object | None:
 
 
 def usage(pod: Object) -> dict[str, Decimal]:
-    """What a quota counts of a pod, as the API server's own evaluator does.
-
-    Requests that are not said are the limits. Containers that only begin a pod count where one of
-    them, with those that stay beside it, takes more than all that run later.
-    """
-    spec = _mapping(pod.get("spec"))
+    """What a quota counts of a pod, as the API server's own evaluator does."""
+    spec = mapping(pod.get("spec"))
     total: dict[str, Decimal] = {"pods": Decimal(1), "count/pods": Decimal(1)}
     for part in ("requests", "limits"):
-        for name, amount in _together(spec, part).items():
+        for name, amount in taken(spec, part).items():
             for key in _keys(part, name):
                 total[key] = amount
     return total
-
-
-# -- what pods take ----------------------------------------------------------------------------
-
-_NONE = Decimal(0)
-
-
-def _together(spec: Mapping[str, Any], part: str) -> dict[str, Decimal]:
-    """Of a pod, by resource."""
-    beside: dict[str, Decimal] = defaultdict(Decimal)
-    most: dict[str, Decimal] = defaultdict(Decimal)
-    for one in _items(spec, "initContainers"):
-        own = _resources(one, part)
-        stays = one.get("restartPolicy") == "Always"
-        if stays:
-            _add(beside, own)
-        for name in own.keys() | beside.keys():
-            amount = beside[name] + (_NONE if stays else own.get(name, _NONE))
-            most[name] = max(most[name], amount)
-    total: dict[str, Decimal] = defaultdict(Decimal)
-    _add(total, beside)
-    for one in _items(spec, "containers"):
-        _add(total, _resources(one, part))
-    found = {name: max(total[name], most[name]) for name in total.keys() | most.keys()}
-    whole = _resources(spec, part)
-    found |= {k: v for k, v in whole.items() if k in _OF_A_POD or k.startswith("hugepages-")}
-    overhead = {k: _amount(v) for k, v in _mapping(spec.get("overhead")).items()}
-    _add(found, {k: v for k, v in overhead.items() if part == "requests" or k in found})
-    return found
-
-
-def _add(total: dict[str, Decimal], more: Usage) -> None:
-    for name, amount in more.items():
-        total[name] = total.get(name, _NONE) + amount
-
-
-def _resources(holder: Mapping[str, Any], part: str) -> dict[str, Decimal]:
-    given = _mapping(holder.get("resources"))
-    amounts = {name: _amount(value) for name, value in _mapping(given.get(part)).items()}
-    if part == "requests":
-        limits = _mapping(given.get("limits"))
-        amounts = {name: _amount(value) for name, value in limits.items()} | amounts
-    return amounts
 
 
 def _keys(part: str, name: str) -> Iterator[str]:
@@ -152,43 +128,80 @@ def _keys(part: str, name: str) -> Iterator[str]:
 # -- of a job ----------------------------------------------------------------------------------
 
 
+class _Counted(NamedTuple):
+    """Something that quotas count, and the pod by which one with scopes chooses."""
+
+    amounts: Amounts
+    pod: Object | None = None  # None: scopes are of pods alone, and do not hold for it
+
+
 class _Job(NamedTuple):
-    """The pods that are made of a spec, and what each takes."""
+    """What is made of a spec."""
 
     driver: Object
     executor: Object
-    of_driver: Usage
-    of_executor: Usage
-    of_claim: Usage
+    trial: Object | None  # of a preflight; None if the spec cannot be given to a pod
+    claim: Amounts  # that Spark makes for an executor, and that stays with the driver
 
     @staticmethod
-    def of(meta: Meta, spec: JobSpec) -> "_Job":
-        """Those of any attempt."""
+    def of(meta: Meta, spec: JobSpec, ranges: list[Object]) -> "_Job":
+        """Of any attempt."""
         order = StartOrder(attempt=1, cluster_id="quota", job_uid=meta.uid)
-        driver, executor = driver_pod(meta, spec, "", order), executor_pod(meta, spec, "", 1)
-        return _Job(driver, executor, usage(driver), usage(executor), dict(_claim(spec)))
+        refs, task = JobRefs(meta, spec), StoreTask("quota", "Preflight")
+        try:
+            trial = store_task_pod(refs, request_of(refs, task, order.cluster_id), 1)
+        except Invalid:
+            trial = None
+        return _Job(
+            with_defaults(driver_pod(meta, spec, "", order), ranges),
+            with_defaults(executor_pod(meta, spec, "", 1), ranges),
+            with_defaults(trial, ranges) if trial is not None else None,
+            dict(_reused(spec)),
+        )
 
 
-def _claim(spec: JobSpec) -> Iterator[tuple[str, Decimal]]:
-    """What the claim for an executor's state takes, where it has one."""
+def _reused(spec: JobSpec) -> Iterator[tuple[str, Decimal]]:
     local = spec.state.local
-    if local.type not in _CLAIMS or local.size is None:
-        return
+    if _stay_with_drivers(spec) and local.size is not None:
+        yield from _claim(local.size.value, local.storage_class_name or "")
+
+
+def _claims_of(pod: Object) -> dict[str, Decimal]:
+    """Of the volumes that come and go with a pod."""
+    total: dict[str, Decimal] = {}
+    for volume in items(mapping(pod.get("spec")), "volumes"):
+        template = mapping(mapping(volume.get("ephemeral")).get("volumeClaimTemplate"))
+        spec = mapping(template.get("spec"))
+        if spec:
+            size = said(spec, "requests").get("storage", _NONE)
+            add(total, dict(_claim(size, str(spec.get("storageClassName") or ""))))
+    return total
+
+
+def _claim(size: Decimal, storage_class: str) -> Iterator[tuple[str, Decimal]]:
     prefixes = [""]
-    if local.storage_class_name:
-        prefixes.append(f"{local.storage_class_name}.storageclass.storage.k8s.io/")
+    if storage_class:
+        prefixes.append(f"{storage_class}.storageclass.storage.k8s.io/")
     for prefix in prefixes:
-        yield f"{prefix}requests.storage", local.size.value
+        yield f"{prefix}requests.storage", size
         yield f"{prefix}persistentvolumeclaims", Decimal(1)
     yield "count/persistentvolumeclaims", Decimal(1)
 
 
-def _is_claim(resource: str) -> bool:
-    return resource.endswith(("requests.storage", "persistentvolumeclaims"))
+def _objects(kinds: Mapping[str, int]) -> dict[str, Decimal]:
+    return {
+        key: Decimal(number) for kind, number in kinds.items() for key in (kind, f"count/{kind}")
+    }
 
 
-def _claims(spec: JobSpec, drivers: int, executors: int, whole: int) -> int:
-    """How many the living pods have; those that are reused stay with their driver."""
+def _is_left(spec: JobSpec, resource: str) -> bool:
+    """Whether an ended driver may have some of it, until its pod is deleted."""
+    claim = resource.endswith(("requests.storage", "persistentvolumeclaims"))
+    return resource.removeprefix("count/") in _OF_ATTEMPTS or (claim and _stay_with_drivers(spec))
+
+
+def _reused_claims(spec: JobSpec, drivers: int, executors: int, whole: int) -> int:
+    """How many there are: those that are reused stay with their driver."""
     return max(executors, whole) if _stay_with_drivers(spec) and drivers else executors
 
 
@@ -197,25 +210,40 @@ def _stay_with_drivers(spec: JobSpec) -> bool:
 
 
 class _Asked(NamedTuple):
-    """So many pods and claims of a job."""
+    """So many of what a job is made of."""
 
-    job: _Job
-    drivers: int
-    executors: int
-    claims: int
+    parts: tuple[tuple[_Counted, int], ...] = ()
 
-    def of(self, quota: Object) -> Usage:
-        """What a quota counts of them: it may hold for one kind of pods alone."""
-        job, total = self.job, dict[str, Decimal]()
+    @staticmethod
+    def of(job: _Job, drivers: int, executors: int, reused: int) -> "_Asked":
+        """Of so many drivers, executors and claims.
+
+        Args:
+            reused: claims, where they stay with a driver.
+        """
         parts = [
-            (job.of_driver, self.drivers if _holds_for(quota, job.driver) else 0),
-            (job.of_executor, self.executors if _holds_for(quota, job.executor) else 0),
-            # Scopes are of pods alone.
-            (job.of_claim, 0 if any(_scopes(quota)) else self.claims),
+            (_Counted(usage(job.driver), job.driver), drivers),
+            (_Counted(usage(job.executor), job.executor), executors),
+            (_Counted(_claims_of(job.driver)), drivers),
+            (_Counted(_claims_of(job.executor)), executors),
+            (_Counted(job.claim), reused),
+            (_Counted(_objects(_OF_ATTEMPTS)), drivers),
         ]
-        for one, number in parts:
-            if number:
-                _add(total, {name: amount * number for name, amount in one.items()})
+        return _Asked(tuple(parts))
+
+    @staticmethod
+    def of_trial(job: _Job) -> "_Asked":
+        """Of a preflight's pod."""
+        pod = job.trial
+        return _Asked(((_Counted(usage(pod), pod), 1),) if pod is not None else ())
+
+    def counted(self, quota: Object) -> Amounts:
+        """What a quota counts of them: it may hold for one kind of pods alone."""
+        total, scoped = dict[str, Decimal](), any(_scopes(quota))
+        for one, number in self.parts:
+            holds = _holds_for(quota, one.pod) if one.pod is not None else not scoped
+            if number and holds:
+                add(total, {name: amount * number for name, amount in one.amounts.items()})
         return total
 
 
@@ -231,24 +259,59 @@ class _Lack(NamedTuple):
     hard: object
 
     def __str__(self) -> str:
-        name, amount = self.quota["metadata"]["name"], _shown(self.resource, self.wanted)
+        name, amount = self.quota["metadata"]["name"], shown(self.resource, self.wanted)
         return f"ResourceQuota {name} has no room for {self.resource} {amount} of {self.hard}"
 
 
 def _lacking(quotas: Iterable[Object], need: _Asked, held: _Asked) -> Iterator[_Lack]:
     for quota in quotas:
-        status = _mapping(quota.get("status"))
-        hard = status.get("hard") or _mapping(quota.get("spec")).get("hard") or {}
-        used, wanted, own = _mapping(status.get("used")), need.of(quota), held.of(quota)
+        hard, used = _hard(quota), mapping(mapping(quota.get("status")).get("used"))
+        wanted, own = need.counted(quota), held.counted(quota)
         for name in sorted(hard.keys() & wanted.keys()):
-            free = _amount(hard[name]) - _amount(used.get(name, "0"))
+            free = amount_of(hard[name]) - amount_of(used.get(name, "0"))
             more = wanted[name] - own.get(name, _NONE)
             if more > max(free, _NONE):
                 yield _Lack(quota, name, wanted[name], hard[name])
 
 
-def _said(lacks: Iterable[_Lack]) -> str:
-    return "; ".join(map(str, lacks))
+class _Silence(NamedTuple):
+    """A container that does not say what a quota asks of all of them."""
+
+    quota: str
+    resource: str
+    container: str
+
+    def __str__(self) -> str:
+        return (
+            f"ResourceQuota {self.quota} asks every container for {self.resource}, and "
+            f"{self.container} says none: set it in the podTemplate, or by a LimitRange's default"
+        )
+
+
+def _silent(quotas: Iterable[Object], job: _Job) -> Iterator[_Silence]:
+    """What the API server refuses pods for, however much room there is."""
+    for quota in quotas:
+        asked = _hard(quota).keys() & _TO_BE_SAID.keys()
+        for pod in (job.driver, job.executor):
+            if not _holds_for(quota, pod):
+                continue
+            spec = pod["spec"]
+            for resource in sorted(asked):
+                part, name = _TO_BE_SAID[resource]
+                for one in (*items(spec, "initContainers"), *items(spec, "containers")):
+                    if name not in said(one, part) and name not in said(spec, part):
+                        yield _Silence(quota["metadata"]["name"], resource, str(one.get("name")))
+
+
+def _hard(quota: Object) -> Mapping[str, Any]:
+    """Its bounds."""
+    return mapping(
+        mapping(quota.get("status")).get("hard") or mapping(quota.get("spec")).get("hard")
+    )
+
+
+def _texts(lacks: Iterable[_Lack | _Silence]) -> str:
+    return "; ".join(dict.fromkeys(map(str, lacks)))
 
 
 def _holds_for(quota: Object, pod: Object) -> bool:
@@ -257,10 +320,10 @@ def _holds_for(quota: Object, pod: Object) -> bool:
 
 
 def _scopes(quota: Object) -> Iterator[Mapping[str, Any]]:
-    rules = _mapping(quota.get("spec"))
+    rules = mapping(quota.get("spec"))
     for scope in rules.get("scopes") or ():
         yield {"scopeName": scope, "operator": "Exists"}
-    yield from _items(_mapping(rules.get("scopeSelector")), "matchExpressions")
+    yield from items(mapping(rules.get("scopeSelector")), "matchExpressions")
 
 
 def _is_chosen(expression: Mapping[str, Any], pod: Object) -> bool:
@@ -268,10 +331,32 @@ def _is_chosen(expression: Mapping[str, Any], pod: Object) -> bool:
     ends = spec.get("activeDeadlineSeconds") is not None
     if scope == "PriorityClass":
         return _is_of_class(expression, how, spec.get("priorityClassName") or "")
-    # Pods of a job always ask for something. Of affinity beyond the namespace nothing is known.
-    return {"Terminating": ends, "NotTerminating": not ends, "NotBestEffort": True}.get(
-        str(scope), False
-    )
+    # Pods of a job always ask for something.
+    held: dict[object, bool] = {
+        "Terminating": ends,
+        "NotTerminating": not ends,
+        "NotBestEffort": True,
+        "CrossNamespacePodAffinity": _looks_beyond(spec),
+    }
+    return held.get(scope, False)
+
+
+def _looks_beyond(spec: Mapping[str, Any]) -> bool:
+    """Whether it is placed by pods of other namespaces."""
+    affinity = mapping(spec.get("affinity"))
+    rules = [mapping(affinity.get(one)) for one in ("podAffinity", "podAntiAffinity")]
+    terms = [
+        term
+        for rule in rules
+        for term in (
+            *items(rule, "requiredDuringSchedulingIgnoredDuringExecution"),
+            *(
+                mapping(one.get("podAffinityTerm"))
+                for one in items(rule, "preferredDuringSchedulingIgnoredDuringExecution")
+            ),
+        )
+    ]
+    return any(one.get("namespaces") or one.get("namespaceSelector") is not None for one in terms)
 
 
 def _is_of_class(expression: Mapping[str, Any], how: object, name: str) -> bool:
@@ -289,28 +374,3 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
         name, _, value = part.partition("=")
         if value:
             yield name, value
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    """A template's part; one of another shape has nothing, and the API server will say so."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def _items(parent: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    found = parent.get(name)
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-
-
-def _amount(text: object) -> Decimal:
-    """A quantity; of one that nobody can read, none."""
-    try:
-        return Quantity(str(text)).value
-    except ValueError:
-        return _NONE
-
-
-def _shown(name: str, amount: Decimal) -> str:
-    """As people write it: memory in Mi, cores in thousandths where they are no whole ones."""
-    if name.endswith(("memory", "storage")):
-        return f"{-(-int(amount) // _MIB)}Mi"
-    return f"{int(amount)}" if amount == int(amount) else f"{int(amount * 1000)}m"

@@ -196,7 +196,8 @@ class Room:
     whole: str = ""  # for all pods
     growth: str = ""  # for what an edit asks for beyond what runs
     beside: str = ""  # for all pods while those that run stay
-    claims: bool = False  # whether claims are, of which an ended driver may have some
+    trial: str = ""  # for the pod of a preflight while those that run stay
+    left: bool = False  # whether an ended driver may have some of what is lacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +276,7 @@ class JobWorld:
     # What the API server would say against the pods of a version that is tried, or whose executors
     # do not come; None: not asked
     refused_pods: tuple[str, ...] | Unreadable | None = None
+    unplaced_pods: str = ""  # which of them no node could hold, even an empty one, and why
     # The newest spec, where that version was given up and `spec` goes on in its place
     given_up: JobSpec | None = None
     # What the object says, where `spec` has the parallelism that holds

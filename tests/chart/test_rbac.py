@@ -38,6 +38,7 @@ IMPLIED = {
     ("attempts.py", "delete"): {"Pod", "ConfigMap", *BESIDE},
     ("leader.py", "create"): {"Lease"},
     ("loop.py", "get"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
+    ("observe.py", "list"): {"ResourceQuota", "LimitRange"},
     ("pods.py", "create"): {"Pod"},
     ("shards.py", "patch"): {"StatefulSparkSnapshot"},
     ("shards.py", "replace_status"): {"StatefulSparkJob"},

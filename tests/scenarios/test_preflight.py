@@ -256,3 +256,14 @@ async def test_while_the_api_server_does_not_say_the_old_version_runs_and_it_is_
     assert tries(running) == 0
     running.operator.cluster.heal()
     await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+
+
+async def test_a_version_whose_executors_no_node_could_hold_passes_with_a_warning(running):
+    for node in running.api.list("Node"):
+        node["status"] = {**node.get("status", {}), "allocatable": {"cpu": "8", "memory": "16Gi"}}
+        running.api.replace_status(node)
+    running.edit(executor={"memory": "64Gi"}, **TRIED)
+    await running.until(lambda: "PreflightPassed" in running.events())
+    told = [one for one in running.api.list("Event") if one["reason"] == "PreflightPassed"]
+    assert told[0]["type"] == "Warning"
+    assert "no node there is could hold its pods: executor: of " in told[0]["message"]

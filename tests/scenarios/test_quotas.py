@@ -189,3 +189,49 @@ async def test_a_start_after_a_standby_that_died_says_at_once_what_is_missing(wo
     assert "QuotaExceeded" in world.events()
     quota(world, pods="8", used="1")
     await world.until(lambda: world.is_running() and world.status().attempt.number == 3)
+
+
+async def test_what_an_ended_driver_left_makes_room_for_the_next_ones_orders(world):
+    world.apply()
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    first = world.pods()[0]["metadata"]["name"]
+    quota(world, configmaps="2", used="2")
+    world.annotate(restart="1")
+    await world.until(lambda: first not in [p["metadata"]["name"] for p in world.pods()])
+    assert world.status().attempt.number == 1
+    assert world.api.get("ConfigMap", world.namespace, "clicks-1-config") is None
+    # With the pod goes what Spark made for its executors.
+    quota(world, configmaps="2", used="0")
+    await world.until(lambda: world.is_running() and world.status().attempt.number == 2)
+
+
+@pytest.mark.scenario(81)
+async def test_a_version_that_is_to_be_tried_waits_for_room_for_its_pod(world):
+    world.apply()
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    quota(world, pods="2", used="2")
+    world.edit(image="registry.example/clicks:2", upgrade={"preflight": True})
+    await world.until(lambda: world.condition("Reconciled") == "False/QuotaExceeded")
+    assert "for the pod of the preflight beside the version that runs" in said(world, "Reconciled")
+    await world.run(1200)
+    assert world.status().operation is None
+    assert not {"PreflightFailed", "ActionFailed"} & set(world.events())
+    quota(world, pods="8", used="2")
+    await world.until(lambda: world.is_running() and world.status().attempt.number == 2, 600)
+
+
+async def test_a_limit_that_a_quota_asks_of_every_container_is_told_before_a_start(world):
+    quota(world, limits_cpu="64")
+    world.apply()
+    await world.until(lambda: world.condition("Progressing") == "False/QuotaExceeded")
+    assert "asks every container for limits.cpu" in said(world, "Progressing")
+    assert world.pods() == []
+    usual = {"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "100m"}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "usual", "namespace": world.namespace},
+        "spec": {"limits": [usual]},
+    }
+    world.api.apply(body, manager="people")
+    await world.until(world.is_running)

@@ -40,7 +40,10 @@ def has_passed(draft: Draft) -> bool:
         return False
     if view is not None and view.state == "Completed":
         found = f"The new version could start: {view.result.get('text', '')}"
-        draft.tell("Normal", "PreflightPassed", found, operation.id)
+        if unplaced := draft.world.unplaced_pods:
+            # A cluster may make such nodes as they are needed: that is no reason to refuse it.
+            found = f"{found}; but no node there is could hold its pods: {unplaced}"
+        draft.tell("Warning" if unplaced else "Normal", "PreflightPassed", found, operation.id)
         return True
     if late or (view is not None and view.failed_for_good):
         said = view.message if view is not None else draft.world.trouble

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from moorage_api.changes import classify
 from moorage_operator.decide.draft import QUOTA_EXCEEDED, Draft
+from moorage_operator.decide.preflight import is_wanted
 from moorage_operator.decide.restore_point import Obstacle
 from moorage_operator.decide.standby import lacks_beside, wants_standby
 from moorage_operator.plan import TidyAttempt
@@ -19,8 +20,9 @@ _SETTLES = timedelta(seconds=10)
 def hinders_start(draft: Draft) -> Obstacle | None:
     """Pods that a quota refuses are not tried for: it is said what they lack, and waited."""
     room, operation = draft.world.room, draft.operation
-    if room.claims and any(p.owned and p.terminal and not p.deleted_at for p in draft.drivers):
-        # Volumes that are reused belong to the pod of their driver, which stays for its log.
+    if room.left and draft.attempt.number and all(p.terminal for p in draft.drivers if p.owned):
+        # Volumes that are reused, and what Spark made for executors, belong to the pod of their
+        # driver, which stays for its log.
         draft.do(TidyAttempt(below=draft.attempt.number + 1, keep=0))
     if not room.start:
         return None
@@ -42,11 +44,22 @@ def lacks_edit(draft: Draft) -> str:
     """What the newest spec waits for while another one runs; empty if for nothing."""
     room, running = draft.world.room, draft.world.revisions.get(draft.attempt.revision)
     new, runs = draft.world.spec, draft.is_active and draft.attempt.running_since is not None
-    if not (room.beside and runs and new is not None and running is not None):
+    if not runs or new is None or running is None:
         return room.growth
-    if classify(running.spec, new).kind not in ("Upgrade", "Redeploy") or not wants_standby(draft):
+    if classify(running.spec, new).kind not in ("Upgrade", "Redeploy"):
         return room.growth
-    return lacks_beside(draft)
+    if room.beside and wants_standby(draft):
+        return lacks_beside(draft)
+    return room.growth or (_lacks_trial(draft) if is_wanted(draft) else "")
+
+
+def _lacks_trial(draft: Draft) -> str:
+    """What quotas lack for the pod of a preflight; empty for nothing."""
+    lacks = draft.world.room.trial
+    rest = (
+        "for the pod of the preflight beside the version that runs; upgrade.preflight asks for it"
+    )
+    return f"{lacks}, {rest}" if lacks else ""
 
 
 def tell_fewer(draft: Draft) -> None:

@@ -8,7 +8,7 @@ is repeated behind the loop's back. A request without an answer may have happene
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ class KubeCluster:
             found = [*page.items] if page.first else found + page.items
         return found
 
-    async def pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Page]:
+    async def pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncGenerator[Page]:
         """See `Cluster.pages`."""
         for _ in range(_PAGES_ANEW):
             try:

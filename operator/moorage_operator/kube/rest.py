@@ -75,6 +75,7 @@ RESOURCES: dict[Kind, Resource] = {
     "Namespace": Resource("Namespace", "namespaces", namespaced=False, status=True),
     "Node": Resource("Node", "nodes", namespaced=False, status=True),
     "ResourceQuota": Resource("ResourceQuota", "resourcequotas"),
+    "LimitRange": Resource("LimitRange", "limitranges"),
     "PodDisruptionBudget": Resource("PodDisruptionBudget", "poddisruptionbudgets", "policy"),
     "Ingress": Resource("Ingress", "ingresses", "networking.k8s.io"),
     "PodMonitor": Resource("PodMonitor", "podmonitors", "monitoring.coreos.com"),

@@ -81,3 +81,31 @@ async def test_whose_pod_is_refused_for_another_reason_is_said():
     said = f"{FORBIDDEN}violates PodSecurity"
     found = await refusals(cluster_that(said))
     assert found == Refusals((f"driver: {said}", f"executor: {said}"), ())
+
+
+def add_node(cluster, memory):
+    body = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "a"},
+        "status": {"allocatable": {"cpu": "64", "memory": memory, "ephemeral-storage": "1Ti"}},
+    }
+    cluster.api.apply(body, manager="kubelet")
+    cluster.api.apply(body, manager="kubelet", subresource="status")
+
+
+async def test_pods_that_no_node_could_hold_are_named():
+    cluster = cluster_that("")
+    add_node(cluster, "4Gi")
+    found = await refusals(cluster, executor={"memory": "40Gi", "cores": 2})
+    assert found.texts == ()
+    assert found.unplaced.startswith("executor: of 1 nodes 1 with too little memory (4096Mi at")
+    add_node(cluster, "64Gi")
+    assert (await refusals(cluster, executor={"memory": "40Gi", "cores": 2})).unplaced == ""
+
+
+async def test_where_nodes_may_not_be_listed_nothing_is_said_of_them():
+    cluster = cluster_that("")
+    add_node(cluster, "4Gi")
+    cluster.fail(Forbidden("nodes is forbidden"), verb="list", kind="Node")
+    assert await refusals(cluster, executor={"memory": "40Gi"}) == Refusals()

@@ -22,8 +22,8 @@ def quota(hard, used=None, **rules):
     return {"metadata": {"name": "compute"}, "spec": {"hard": hard, **rules}, "status": status}
 
 
-def found(one, wanted=None, running=None, drivers=0, executors=0):
-    return room([one], META, wanted or spec(), running, drivers, executors)
+def found(one, wanted=None, running=None, drivers=0, executors=0, ranges=()):
+    return room([one], META, wanted or spec(), running, drivers, executors, ranges)
 
 
 @pytest.mark.parametrize(
@@ -171,14 +171,14 @@ def test_claims_that_stay_with_a_driver_are_not_asked_for_twice():
         assert not found(full, wanted, wanted, 1, 1).whole
         gone = found(full, wanted, wanted, 0, 0)
         assert gone.start
-        assert gone.claims
+        assert gone.left
 
 
 def test_claims_that_go_with_their_executors_are_no_ended_drivers():
     local = {"type": "EphemeralPVC", "size": "10Gi"}
     wanted = spec(state={"local": local, **DIRECTORIES})
     gone = found(quota({"persistentvolumeclaims": "2"}, {"persistentvolumeclaims": "2"}), wanted)
-    assert (bool(gone.start), gone.claims) == (True, False)
+    assert (bool(gone.start), gone.left) == (True, False)
 
 
 def test_what_stands_by_needs_room_beside_what_runs():
@@ -202,3 +202,88 @@ def test_a_refusal_by_a_quota_is_read_and_any_other_is_not():
     assert "cpu" in found(one).start
     assert refused_by('pods "x" is forbidden: violates PodSecurity') is None
     assert refused_by("exceeded quota: small") is None
+
+
+def limit_range(**limits):
+    one = {"type": "Container", **{name: {"cpu": amount} for name, amount in limits.items()}}
+    return {"metadata": {"name": "usual"}, "spec": {"limits": [{"type": "Pod"}, one]}}
+
+
+def test_a_limit_that_no_container_says_and_a_quota_asks_for_is_named():
+    lacks = found(quota({"limits.cpu": "100"}))
+    asked = "ResourceQuota compute asks every container for limits.cpu, and driver says none"
+    assert asked in lacks.start
+    assert "set it in the podTemplate, or by a LimitRange's default" in lacks.start
+    assert "executor says none" in lacks.whole
+    # What runs without it was taken before the quota came, or would not be there.
+    assert found(quota({"limits.cpu": "100"}), spec(image="b:2"), spec(), 1, 2).growth == ""
+    assert found(quota({"limits.cpu": "100"}, scopes=["Terminating"])) == Room()
+
+
+def test_what_a_limit_range_puts_in_counts():
+    usual = limit_range(default="1", defaultRequest="1")
+    # The driver, and two executors of two containers each.
+    assert found(quota({"limits.cpu": "5"}), ranges=[usual]) == Room()
+    lacks = found(quota({"limits.cpu": "4"}), ranges=[usual])
+    assert "limits.cpu 5 of 4" in lacks.whole
+    # Requests that are said stay as they are: 1 + 2 * (2 + 200m).
+    assert found(quota({"requests.cpu": "5400m"}), ranges=[usual]) == Room()
+
+
+def test_what_runs_counts_by_the_same_limit_range():
+    usual, full = limit_range(default="1"), quota({"limits.cpu": "5"}, {"limits.cpu": "5"})
+    assert found(full, spec(image="b:2"), spec(), 1, 2, [usual]).growth == ""
+    wider = JobSpec.model_validate(spec_data(scaling={"parallelism": 6}))
+    assert "limits.cpu 7 of 5" in found(full, wider, spec(), 1, 2, [usual]).growth
+
+
+@pytest.mark.parametrize("name", ["configmaps", "count/configmaps"])
+def test_objects_that_an_attempt_needs_count(name):
+    lacks = found(quota({name: "1"}))
+    assert f"no room for {name} 2 of 1" in lacks.start
+    # Those of a driver that lives go with it; those of one that ended are to be deleted first.
+    full = quota({name: "2"}, {name: "2"})
+    assert found(full, spec(image="b:2"), spec(), 1, 2).growth == ""
+    gone = found(full, spec(), spec())
+    assert gone.start
+    assert gone.left
+
+
+def test_a_secret_for_each_attempt_counts():
+    assert "secrets 1 of 0" in found(quota({"secrets": "0"})).start
+    assert found(quota({"count/secrets": "1"})) == Room()
+
+
+def test_volumes_that_a_template_adds_count():
+    claim = {"spec": {"resources": {"requests": {"storage": "5Gi"}}, "storageClassName": "fast"}}
+    volume = {"name": "spill", "ephemeral": {"volumeClaimTemplate": claim}}
+    wanted = spec(executor={"podTemplate": {"spec": {"volumes": [volume]}}})
+    fast = "fast.storageclass.storage.k8s.io/requests.storage"
+    assert f"{fast} 10240Mi of 9Gi" in found(quota({fast: "9Gi"}), wanted).whole
+
+
+def test_a_preflight_needs_room_for_its_pod_beside_what_runs():
+    tried = spec(image="b:2", upgrade={"preflight": True})
+    full = quota({"pods": "3"}, {"pods": "3"})
+    assert found(full, tried, spec(), 1, 2).trial == (
+        "ResourceQuota compute has no room for pods 1 of 3"
+    )
+    assert found(quota({"pods": "4"}, {"pods": "3"}), tried, spec(), 1, 2).trial == ""
+    # It ends by a deadline, which other pods of a job have not.
+    ends = quota({"pods": "0"}, scopes=["Terminating"])
+    assert found(ends, tried, spec(), 1, 2).trial
+    assert not found(ends, tried, spec(), 1, 2).growth
+
+
+@pytest.mark.parametrize(
+    "term", [{"namespaces": ["web"]}, {"namespaceSelector": {}}, {"topologyKey": "zone"}]
+)
+def test_a_quota_of_pods_that_are_placed_by_other_namespaces_counts_those(term):
+    for rule in (
+        {"requiredDuringSchedulingIgnoredDuringExecution": [term]},
+        {"preferredDuringSchedulingIgnoredDuringExecution": [{"podAffinityTerm": term}]},
+    ):
+        template = {"spec": {"affinity": {"podAntiAffinity": rule}}}
+        one = quota({"pods": "1"}, scopes=["CrossNamespacePodAffinity"])
+        lacks = found(one, spec(executor={"podTemplate": template})).whole
+        assert bool(lacks) == ("topologyKey" not in term)

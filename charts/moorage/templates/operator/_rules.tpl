@@ -34,7 +34,7 @@ a namespace that is being deleted are refused, which the operator bears.
   verbs: [get]
 # Whether there is room for the pods of a job, before they are made.
 - apiGroups: [""]
-  resources: [resourcequotas]
+  resources: [limitranges, resourcequotas]
   verbs: [list]
 - apiGroups: [""]
   resources: [events]
