@@ -29,7 +29,8 @@ class InputNode:
     """One streaming source. Its uid is how checkpoints find its offsets again.
 
     `source` is Spark's name of its kind, empty where the job opened it by itself. `nested` says
-    whether it reads files in all folders below `files`, and not in those of partitions alone.
+    whether it reads files in all folders below `files`, and not in those of partitions alone;
+    `name_filter` is the pattern that names of files match, None for all.
     """
 
     uid: str
@@ -37,6 +38,7 @@ class InputNode:
     files: str | None = None
     source: str = ""
     nested: bool = False
+    name_filter: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

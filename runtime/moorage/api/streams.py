@@ -531,8 +531,9 @@ class StreamEnvironment:
         stream = self.from_spark(uid, frame, files=files)
         node = stream.branches[0].node
         node.source = format
-        given = {name.lower(): str(value).lower() for name, value in options.items()}
-        node.nested = given.get("recursivefilelookup") == "true"
+        given = {name.lower(): str(value) for name, value in options.items()}
+        node.nested = given.get("recursivefilelookup", "").lower() == "true"
+        node.name_filter = given.get("pathglobfilter")
         return stream
 
     def from_spark(self, uid: str, frame: DataFrame, *, files: str | None = None) -> DataStream:

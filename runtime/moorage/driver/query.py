@@ -9,6 +9,7 @@ its next trigger because there is nothing to do. What cannot be seen is no sign.
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from moorage.api.graph import JobGraph
+from moorage.api.graph import InputNode, JobGraph
 from moorage.driver.settings import JobSettings
 from moorage.engine.plan import tagged_union
 from moorage.engine.task_failures import ask_spark
@@ -31,6 +32,9 @@ _EVERY_SECONDS = 5.0
 _MEANWHILE_SECONDS = 0.1
 
 _QUERIES = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+
+_GLOB_PARTS = re.compile(r"\\(.)|(.)", re.DOTALL)
+"""What a backslash has taken as it is; or another character."""
 
 _T = TypeVar("_T")
 
@@ -140,13 +144,13 @@ class FileBound:
             for i, node in enumerate(graph.inputs)
             if node.files is not None
         ]
-        self._total = sum(
-            _count_files(node.files, nested=node.nested) for node in graph.inputs if node.files
-        )
+        counts = [_count_files(node) for node in graph.inputs if node.files is not None]
+        # Of an input that cannot be counted the log has files, too: they would count for others.
+        self._total = 0 if None in counts else sum(filter(None, counts))
         self._done: dict[Path, int] = {}
 
     def read(self) -> tuple[int, int] | None:
-        """(files taken up, files there are); None where no input reads files."""
+        """(files taken up, files there are); None where that is not known of each input."""
         if not self._logs or not self._total:
             return None
         done = sum(self._taken(log) for log in self._logs)
@@ -168,21 +172,46 @@ class FileBound:
         return sum(self._done[path] for path in counted)
 
 
-def _count_files(url: str, *, nested: bool) -> int:
-    """Files that Spark's source lists there.
+def _count_files(node: InputNode) -> int | None:
+    """Files that Spark's source lists there; None where nobody counts them.
 
     In folders within it does so where these are partitions, or where it is told to.
     """
-    root = url.removeprefix("file://")
+    root = (node.files or "").removeprefix("file://")
     if "://" in root or not Path(root).is_dir():
-        return 0
+        return None
+    wanted = _name_pattern(node.name_filter if node.name_filter is not None else "*")
     found = 0
     for _, folders, names in os.walk(root):
         folders[:] = [
-            name for name in folders if not _passed_over(name) and (nested or "=" in name)
+            name for name in folders if not _passed_over(name) and (node.nested or "=" in name)
         ]
-        found += sum(not _passed_over(name) for name in names)
+        found += sum(
+            wanted.fullmatch(name) is not None and not _passed_over(name) for name in names
+        )
     return found
+
+
+def _name_pattern(glob: str) -> re.Pattern[str]:
+    """The names that a pattern of Hadoop means: `GlobPattern`, which has alternatives in braces."""
+    made, inner, braces = "", False, 0
+    for escaped, char in _GLOB_PARTS.findall(glob):
+        if escaped:
+            made += re.escape(escaped)
+        elif inner:
+            made += "^" if char in "!^" and made[-1] == "[" else char
+            inner = char != "]"
+        elif char == "[":
+            made, inner = made + char, True
+        elif char == "{":
+            made, braces = made + "(?:", braces + 1
+        elif char == "}" and braces:
+            made, braces = made + ")", braces - 1
+        elif char == "," and braces:
+            made += "|"
+        else:
+            made += {"*": ".*", "?": "."}.get(char) or re.escape(char)
+    return re.compile(made, re.DOTALL)
 
 
 def _passed_over(name: str) -> bool:

@@ -123,3 +123,48 @@ def test_files_that_spark_passes_over_are_none_that_it_is_to_take(tmp_path, nest
     graph = JobGraph()
     graph.inputs.append(InputNode("in", frame, f"file://{tmp_path}/in", nested=nested))
     assert FileBound(graph, tmp_path / "spark").read() == (2, total)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "taken"),
+    [
+        # Held against what Spark's own source takes of such a folder.
+        (None, 11),
+        ("*.json", 9),
+        ("{a,b}.json", 3),
+        ("ab-[^1].json", 1),
+        ("ab-[!1].json", 1),
+        ("?.json", 3),
+        ("*.{json,csv}", 10),
+        (r"z\,*", 1),
+        ("^q.json", 1),
+        ("!r*", 1),
+        (r"x\{*", 1),
+        ("[ab]*.json", 5),
+        ("day=1", 0),
+        ("", 0),
+    ],
+)
+def test_files_of_other_names_than_are_asked_for_are_none_of_a_bounded_run(
+    tmp_path, pattern, taken
+):
+    names = "a.json b.json b.JSON c.csv day=1/a.json day=1/x{y.json ab-1.json ab-2.json z,1.json"
+    for name in f"{names} ^q.json !r.json _h.json".split():
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text("{}")
+    frame: Any = None
+    graph = JobGraph()
+    graph.inputs.append(InputNode("in", frame, f"file://{tmp_path}/in", name_filter=pattern))
+    found = FileBound(graph, tmp_path / "spark").read()
+    assert found == ((0, taken) if taken else None)
+
+
+def test_where_one_input_cannot_be_counted_nothing_is_said_of_all(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text("{}")
+    frame: Any = None
+    for other, found in (("s3://bucket/in", None), (f"file://{tmp_path}/in", (0, 2))):
+        graph = JobGraph()
+        graph.inputs.append(InputNode("in", frame, f"file://{tmp_path}/in"))
+        graph.inputs.append(InputNode("other", frame, other))
+        assert FileBound(graph, tmp_path / "spark").read() == found
