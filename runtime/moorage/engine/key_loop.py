@@ -87,10 +87,13 @@ class KeyLoop:
                     try:
                         for out in produced:
                             append(out if type(out) is tuple else as_tuple(out))
+                            # Not once a key or a row: each of them may give very many.
+                            if len(made) >= FLUSH_ROWS:
+                                yield from self._sending.flush()
                     except TypeError:
                         self._out.require_rows(produced)
                         raise
-                # Not once a key: a hot one may give very many for each of very many rows.
+                # Rows of side outputs, which come past `produced`.
                 if len(made) >= FLUSH_ROWS:
                     yield from self._sending.flush()
 
@@ -134,10 +137,10 @@ class KeyLoop:
         for row, time_ms in zip(rows, times, strict=True):
             ctx._timestamp = time_ms
             produced = process(row, ctx)
-            if produced is not None:
-                extend(produced)
-            if len(made) >= FLUSH_ROWS:
+            left = None if produced is None else extend(produced)
+            while len(made) >= FLUSH_ROWS:
                 yield from self._sending.flush()
+                left = None if left is None else extend(left)
 
     def _rows_and_timers(
         self, firing: Firing, rows: Sequence[Any], times: Sequence[int | None], behind: int
@@ -153,10 +156,10 @@ class KeyLoop:
                     yield from self._sending.flush()
             ctx._timestamp = time_ms
             produced = process(row, ctx)
-            if produced is not None:
-                extend(produced)
-            if len(made) >= FLUSH_ROWS:
+            left = None if produced is None else extend(produced)
+            while len(made) >= FLUSH_ROWS:
                 yield from self._sending.flush()
+                left = None if left is None else extend(left)
 
     def end_key(self) -> Iterator[pa.RecordBatch]:
         """Fire what the current key's rows left due, and write what the key changed."""

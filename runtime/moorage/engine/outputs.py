@@ -52,20 +52,28 @@ class OutputBuffer:
         self.as_tuple: Callable[[Any], tuple[Any, ...]] = self._shape.as_tuple
         self.total = 0
 
-    def extend(self, produced: Iterable[Any]) -> None:
+    def extend(self, produced: Iterable[Any]) -> Iterator[Any] | None:
         """Add rows: tuples (or lists) in column order, or dicts by column name.
+
+        Returns:
+            What is left to be added when the buffer is full, after a `take`; None for nothing. One
+            row or timer may give more rows than there is memory for.
 
         Raises:
             UserError: for what is no row; the width of tuples is judged by `take`.
         """
-        append, as_tuple = self.append, self.as_tuple
+        append, as_tuple, rows = self.append, self.as_tuple, self.rows
         try:
-            for row in produced:
+            left = iter(produced)
+            for row in left:
                 # A list or dict may be used again by its owner as soon as it was yielded.
                 append(row if type(row) is tuple else as_tuple(row))
+                if len(rows) >= FLUSH_ROWS:
+                    return left
         except TypeError:
             self.require_rows(produced)
             raise
+        return None
 
     def require_rows(self, produced: Any) -> None:
         """Refuse what a function gave in place of rows, which no loop can take apart."""

@@ -164,10 +164,10 @@ class SubtaskOperatorState:
         for row, time_ms in zip(rows, times, strict=True):
             ctx._timestamp = time_ms
             produced = process(row, ctx)
-            if produced is not None:
-                sending.buffer.extend(produced)
-            if sending.buffer.full:
+            left = None if produced is None else sending.buffer.extend(produced)
+            while sending.buffer.full:
                 yield from sending.flush()
+                left = None if left is None else sending.buffer.extend(left)
 
     def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Without rows that have no event time although their input declares one."""

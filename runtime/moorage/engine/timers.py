@@ -9,7 +9,7 @@ that are left fire after their key's last row (`FiringAtTheEnd`), and nothing is
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction, ProcessContext
@@ -62,6 +62,7 @@ class Firing:
         self._event_holds_to = self._now_ms
         self._done: set[bytes] = set()
         self.fired = 0
+        self._broken_off: tuple[int, TimeDomain, int, Iterator[Any]] | None = None
 
     @property
     def limits(self) -> list[tuple[TimeDomain, int]]:
@@ -95,35 +96,44 @@ class Firing:
 
     def by_clock(self, now_ms: int) -> bool:
         """Fire the current key's processing-time timers up to a time; returns as `go_on`."""
+        if self._broken_off is not None and not self._call(*self._broken_off):
+            return False
         pop_due = self._timers.pop_due
         while (at := pop_due(now_ms, _PROCESSING)) is not None:
-            self._call(at, _PROCESSING, at)
-            if self._out.full:
+            if not self._call(at, _PROCESSING, at):
                 return False
         return True
 
     def up_to(self, time_ms: int) -> bool:
         """Fire the current key's event-time timers up to a time; returns as `go_on`."""
+        if self._broken_off is not None and not self._call(*self._broken_off):
+            return False
         pop_due = self._timers.pop_due
         while (at := pop_due(time_ms)) is not None:
-            self._call(at, _EVENT, self._event_holds_to)
-            if self._out.full:
+            if not self._call(at, _EVENT, self._event_holds_to):
                 return False
         return True
 
-    def _call(self, time_ms: int, domain: TimeDomain, held_to: int) -> None:
-        self.fired += 1
+    def _call(
+        self, time_ms: int, domain: TimeDomain, held_to: int, left: Iterator[Any] | None = None
+    ) -> bool:
+        """Fire a timer, or go on with what is left of it; False if the output is full."""
         ctx, timers = self._ctx, self._timers
         ctx._timestamp, ctx._domain = time_ms, domain
         # Processing time stands still within an epoch, so a timer of it that sets itself anew for a
         # time that has come would fire for ever: what is set fires in this epoch only where it is
         # later.
         timers.held_to = held_to
-        produced = self._function.on_timer(time_ms, ctx)
+        produced: Iterable[Any] | None = left
+        if left is None:
+            self.fired += 1
+            produced = self._function.on_timer(time_ms, ctx)
         if produced is not None:
-            self._out.extend(produced)
+            left = self._out.extend(produced)
+        self._broken_off = None if left is None else (time_ms, domain, held_to, left)
         timers.held_to = NOTHING_HELD
         ctx._domain = None
+        return not self._out.full
 
     # -- keys without rows -----------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from moorage.engine.acks import (
     tally,
     tally_of,
 )
+from moorage.engine.outputs import FLUSH_ROWS
 from moorage.engine.subtask_plan import Upstream
 from moorage.engine.task_failures import SubtaskFailure
 from moorage_state.descriptors import (
@@ -27,6 +28,7 @@ from moorage_state.descriptors import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
+from moorage_state.keyed import TimeDomain
 from moorage_state.keyed.schema import StateSchema
 
 
@@ -355,3 +357,76 @@ def test_many_rows_leave_in_several_batches_those_of_a_key_in_order(operator, ba
     assert of_keys == {f"u{k:04d}": [10 * k + i // 2 for i in range(20)] for k in range(900)}
     assert len(done.batches) > 2
     assert done.ack.rows_out == 18000
+
+
+class Endless(KeyedProcessFunction):
+    """Row 1, and each timer, gives more rows than the buffer takes; a row is kept at the end."""
+
+    def open(self, ctx):
+        self.told = ctx.get_state(ValueStateDescriptor("told", "string"))
+
+    def process(self, row, ctx):
+        if row.n == 1:
+            yield from self._much(ctx)
+        elif ctx.timestamp() is None:
+            ctx.timer_service().register_processing_time_timer(row.n)
+        else:
+            ctx.timer_service().register_event_time_timer(row.n)
+
+    def _much(self, ctx):
+        kind, at = ctx.time_domain(), ctx.timestamp()
+        for i in range(3 * FLUSH_ROWS):
+            yield ctx.key, i
+        assert (ctx.time_domain(), ctx.timestamp()) == (kind, at)
+        self.told.update(f"{None if kind is None else kind.name} {at}")
+
+
+class WithTimers(Endless):
+    def on_timer(self, timestamp, ctx):
+        # Due at once: of processing time it is for the next epoch, however long this one takes.
+        yield from self._much(ctx)
+        if ctx.time_domain() is TimeDomain.PROCESSING_TIME:
+            ctx.timer_service().register_processing_time_timer(timestamp)
+
+
+MUCH = [FLUSH_ROWS, FLUSH_ROWS, FLUSH_ROWS]
+
+
+@pytest.mark.parametrize(
+    ("function", "row", "changes"),
+    [
+        (Endless(), ("a", 1), {}),
+        (Endless(), ("a", 1, 5), {}),
+        (WithTimers(), ("a", 1, 5), {}),
+        (WithTimers(), ("a", 1, 5), {"timer_delay_ms": None}),
+    ],
+    ids=["plain", "timed", "timers between", "timers"],
+)
+def test_what_one_row_gives_leaves_in_slices_while_it_is_made(
+    operator, batch, function, row, changes
+):
+    done = operator.epoch(function, [batch(row)], **changes)
+    assert [b.num_rows for b in done.batches] == [*MUCH, 1]
+    assert [n for _, n in done.rows] == list(range(3 * FLUSH_ROWS))
+
+
+@pytest.mark.parametrize("row_too", [False, True], ids=["no row", "with a row"])
+@pytest.mark.parametrize("by_event", [True, False], ids=["event time", "processing time"])
+def test_what_one_timer_gives_leaves_in_slices_while_it_is_made(operator, batch, by_event, row_too):
+    rows = [batch(("a", 7, 5) if by_event else ("a", 7))]
+    operator.epoch(WithTimers(), rows)
+    later = [batch(("a", 99, 90) if by_event else ("a", 99))] if row_too else []
+    done = operator.epoch(WithTimers(), later, watermark=50, now_ms=50)
+    assert [b.num_rows for b in done.batches] == [*MUCH, 1]
+    assert done.ack.timers_fired == 1
+    again = operator.epoch(WithTimers(), watermark=50, now_ms=50)
+    assert again.ack.timers_fired == (0 if by_event else 1)
+    state = operator.attempt(Told(), [batch(("a", 0))], downstream=1).rows
+    assert state == [("EVENT_TIME 7" if by_event else "PROCESSING_TIME 7", 0)]
+
+
+class Told(Endless):
+    """What was kept when all was said."""
+
+    def process(self, row, ctx):
+        yield self.told.value(), row.n
