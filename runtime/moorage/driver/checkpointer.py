@@ -526,6 +526,7 @@ class Checkpointer:
         work = self._works.pop(checkpoint_id, None)
         self._last_failure = self._clock()
         if work is not None:
+            work.aborted = True
             self._fleet.aborted(checkpoint_id)
             if self._materialization is not None and not work.is_savepoint:
                 self._materialization.aborted(checkpoint_id)

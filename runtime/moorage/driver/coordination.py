@@ -60,6 +60,8 @@ _SUSPENDED = (
     CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
 )
 
+_OF_THE_STORE = (StoreUnavailable, StoreDenied)
+
 _OF_A_PART = (
     CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
     CheckpointFailureReason.TASK_FAILURE,
@@ -267,7 +269,7 @@ class Requesters:
     def note(self, error: MoorageError, checkpoint_id: int) -> None:
         """A part of a checkpoint failed."""
         self._last_error = error
-        if isinstance(error, (StoreUnavailable, StoreDenied)):
+        if isinstance(error, _OF_THE_STORE):
             self._reporter.storage(str(error))
         _log.error("checkpoint failed: checkpoint=%d: %s", checkpoint_id, error)
 
@@ -283,7 +285,9 @@ class Requesters:
             raise error
         if not isinstance(error, MoorageError):
             error = Bug(f"a savepoint failed unexpectedly: {type(error).__name__}: {error}")
-        self.note(error, work.checkpoint_id)
+        # An upload that was stopped fails of that, and nobody has to hear of it.
+        if not work.aborted or isinstance(error, _OF_THE_STORE):
+            self.note(error, work.checkpoint_id)
         return error
 
     def why(self, future: CheckpointFuture) -> MoorageError:

@@ -347,6 +347,7 @@ class Work:
     uploaded: FleetUpload | None = None
     """Set last of all by the thread that uploads."""
     acknowledged: bool = False
+    aborted: bool = False
     upload_seconds: float = 0.0
     committables: dict[str, list[Committable]] = field(default_factory=dict)
     manifest: SnapshotRoot | None = None

@@ -417,6 +417,26 @@ def test_a_savepoint_that_the_end_of_the_run_aborts_is_handed_back(make_job):
     assert "use --stop" in str(stopped(request))
 
 
+@pytest.mark.parametrize("error", [Retryable("upload was stopped"), StoreUnavailable("down")])
+def test_an_upload_that_is_stopped_fails_unheard_unless_its_store_is_away(make_job, caplog, error):
+    job = make_job()
+    job.fleet.gated = True
+    job.commit("a")
+    job.due()
+    job.fleet.gated = False
+    job.checkpointer.finish(job.epoch, job.boundary)
+    job.fleet.errors[1] = error
+    job.fleet.gates[1].set()
+    job.checkpointer._background.join(20)
+    job.poll()
+    is_heard = isinstance(error, StoreUnavailable)
+    assert ("checkpoint failed" in caplog.text, bool(job.reporter.progress.storage_error)) == (
+        is_heard,
+        is_heard,
+    )
+    assert job.files == ["a"]
+
+
 def test_a_sink_that_fails_ends_the_run_for_good(make_job):
     job = make_job()
 
