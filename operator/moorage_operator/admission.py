@@ -6,20 +6,22 @@ make room: its word is passed on to be judged. And nodes are looked at, where th
 Called by the observer.
 """
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from moorage_api import JobSpec
 from moorage_api.driver import StartOrder
 from moorage_operator.children.pods import driver_pod, executor_pod
 from moorage_operator.ports import (
-    Cluster,
     ClusterError,
     Forbidden,
     Invalid,
+    Kind,
     NameTaken,
     Object,
+    Page,
 )
 from moorage_operator.quota import refused_by
 from moorage_operator.scheduling import Places
@@ -39,11 +41,21 @@ class Refusals(NamedTuple):
     unplaced: str = ""  # which pods no node could hold, even an empty one, and why; empty for none
 
 
+class Asks(Protocol):
+    """What of the port is needed here: see `Cluster`."""
+
+    def pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncGenerator[Page]:
+        """See `Cluster.pages`."""
+
+    async def try_create(self, body: Object) -> None:
+        """See `Cluster.try_create`."""
+
+
 @dataclass(slots=True)
 class Admission:
     """What the API server said, once for each operation that asks."""
 
-    cluster: Cluster
+    cluster: Asks
     _known: dict[str, tuple[str, Refusals]] = field(default_factory=dict)
 
     async def refusals(

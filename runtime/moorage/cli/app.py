@@ -21,11 +21,12 @@ import typer
 from typer.core import TyperGroup
 
 import moorage
-from moorage.cli.checks import checked_job, undecided_options
+from moorage.cli.checks import checked_job, restore_url, undecided_options
 from moorage.cli.doctor import doctor
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.init import init
 from moorage.cli.page import PAGE_PORT, Runner, report, ui, watched
+from moorage.cli.preflight import preflight
 from moorage.cli.progress import Display, open_display, rows_text
 from moorage.cli.render import render
 from moorage.cli.snapshots import snapshots
@@ -169,6 +170,7 @@ app.add_typer(snapshots, name="snapshots")
 app.add_typer(state, name="state")
 app.add_typer(store, name="store")
 app.command()(init)
+app.command()(preflight)
 app.command()(doctor)
 app.command()(report)
 app.command()(ui)
@@ -231,7 +233,7 @@ def run(
         _complain(f"ignored on this machine: {', '.join(ignored)}")
     options = RunOptions(
         take_over=take_over,
-        restore=_restore_url(restore),
+        restore=restore_url(restore),
         local_dir=local_dir.absolute() if local_dir else None,
         cores=cores,
         control=True,
@@ -336,28 +338,6 @@ def validate(
 
 
 @app.command()
-def preflight(
-    manifest: JobFile,
-    *,
-    restore: Annotated[
-        str | None,
-        typer.Option(metavar="chk-N|NAME|PATH", help="Begin from this checkpoint or savepoint."),
-    ] = None,
-) -> None:
-    """Try all that a start would before it takes hold of anything; beside a run, which goes on.
-
-    The job file is imported and its graph built, and what would be restored is read.
-    """
-    from moorage.driver.preflight import preflight as tried
-
-    job = checked_job(manifest, "local")
-    found = tried(job, manifest.absolute().parent, _restore_url(restore))
-    for warning in found.warnings:
-        _complain(warning)
-    typer.echo(f"{job.name} could start: {found.text}")
-
-
-@app.command()
 def version() -> None:
     """Print the versions of moorage and of what it runs on."""
     typer.echo(f"moorage {moorage.__version__}")
@@ -398,15 +378,6 @@ def _quit_now(job: StatefulSparkJob, at: JobProgress, seconds: float) -> NoRetur
     # The driver's thread still works, and waiting for it is what was refused. The processes it
     # started (the JVM, state servers) end when they lose their parent.
     os._exit(status)
-
-
-def _restore_url(restore: str | None) -> str | None:
-    """Give a plain path the form that the driver knows; names and URLs have it."""
-    if restore is None or "://" in restore:
-        return restore
-    if "/" not in restore and not Path(restore).exists():
-        return restore  # `chk-N`, or a savepoint's name
-    return f"file://{Path(restore).absolute()}"
 
 
 def _driver() -> Runner:

@@ -19,7 +19,7 @@ from moorage_api import (
     local_run_report,
 )
 from moorage_api.problems import field_name
-from moorage_state.errors import IllegalConfigurationError
+from moorage_state.errors import IllegalConfigurationError, UserError
 from moorage_state.tuning import judge_options
 
 Place = Literal["local", "cluster"]
@@ -31,6 +31,25 @@ def checked_job(manifest: Path, place: Place) -> StatefulSparkJob:
     """The job of a manifest that can be run at `place`; refuses it with all its problems."""
     checks = _local(manifest.absolute().parent) if place == "local" else _CLUSTER
     return load_manifest(manifest, *checks)
+
+
+def namespace_of(job: StatefulSparkJob, asked: str | None) -> str | None:
+    """The namespace that the manifest or the command names; None where neither does."""
+    if asked and job.namespace and job.namespace != asked:
+        raise UserError(
+            f"the job is of another namespace: manifest={job.namespace} asked={asked}; "
+            f"leave out --namespace, or correct metadata.namespace"
+        )
+    return asked or job.namespace
+
+
+def restore_url(restore: str | None) -> str | None:
+    """Give a plain path the form that the driver knows; names and URLs have it."""
+    if restore is None or "://" in restore:
+        return restore
+    if "/" not in restore and not Path(restore).exists():
+        return restore  # `chk-N`, or a savepoint's name
+    return f"file://{Path(restore).absolute()}"
 
 
 def _local(folder: Path) -> tuple[Check, ...]:

@@ -12,11 +12,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 import typer
@@ -24,8 +23,9 @@ from packaging.requirements import Requirement
 
 from moorage.cli.checks import Place, checked_job
 from moorage.cli.exit_codes import ExitCode
+from moorage.cli.findings import Finding, Findings, Outcome, show
 from moorage.cli.kubectl import JOBS, OPERATORS, SNAPSHOTS, Ask, kubectl_of, last_line
-from moorage.cli.output import Output, one_line, print_found, print_table
+from moorage.cli.output import Output, print_found
 from moorage.driver.java import java_home
 from moorage.offline.lookup import directories_of
 from moorage.offline.store_check import check_store
@@ -38,26 +38,6 @@ MOST_CLOCK_SECONDS = 10.0
 KINDS = (JOBS, SNAPSHOTS)
 USER_VERBS = (("create", KINDS[0]), ("patch", KINDS[0]), ("create", KINDS[1]))
 DRIVER_VERBS = (("create", "pods"), ("create", "configmaps"), ("deletecollection", "pods"))
-
-Outcome = Literal["ok", "warning", "failed", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was looked at, what came out, and what to do about it (empty where all is well)."""
-
-    check: str
-    outcome: Outcome
-    detail: str
-    todo: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """All that was looked at; `ok` if nothing failed."""
-
-    ok: bool
-    findings: Sequence[Finding]
 
 
 def doctor(
@@ -78,7 +58,7 @@ def doctor(
     """Look whether what a job needs is there, and say what to do where it is not."""
     looked = list(_looked(manifest, target, namespace, context))
     found = Findings(all(one.outcome != "failed" for one in looked), looked)
-    print_found("doctor", found, output, _show)
+    print_found("doctor", found, output, show)
     if not found.ok:
         raise typer.Exit(ExitCode.BAD_INPUT)
 
@@ -276,13 +256,3 @@ def _rights(
         yield Finding(name, "failed", f"not allowed: {', '.join(lacking)}", todo)
     else:
         yield Finding(name, "ok", ", ".join(f"{verb} {kind}" for verb, kind in verbs))
-
-
-def _show(found: Findings) -> None:
-    print_table(
-        ("CHECK", "RESULT", "DETAIL"),
-        [(one.check, one.outcome, one.detail) for one in found.findings],
-    )
-    for one in found.findings:
-        if one.todo:
-            typer.echo(f"{one.check}: {one_line(one.todo)}")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from moorage.cli.checks import checked_job
+from moorage.cli.checks import checked_job, namespace_of
 from moorage_api import ManifestError, Problem, StatefulSparkJob, cluster_problems
 from moorage_api.crds import job_crd, snapshot_crd
 from moorage_api.explain import judge
@@ -72,12 +72,7 @@ def render(
     if manifest is not None:
         found = checked_job(manifest, "cluster")
         account = found.spec.service_account_name or account
-        if namespace and found.namespace and found.namespace != namespace:
-            raise UserError(
-                f"the job is of another namespace: manifest={found.namespace} asked={namespace}; "
-                f"leave out --namespace, or correct metadata.namespace"
-            )
-        namespace = namespace or found.namespace
+        namespace = namespace_of(found, namespace)
         job = yaml.safe_load(manifest.read_text(encoding="utf-8"))
         job["metadata"]["namespace"] = namespace or "default"
         if fleet is not None:

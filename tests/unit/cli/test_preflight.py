@@ -1,0 +1,291 @@
+"""`moorage preflight` of a cluster: what is asked by kubectl, and what is said to be untried."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from moorage_testing.manifests import job_object, spec_data
+
+from moorage.cli import preflight as module
+from moorage_api import JobSpec
+from moorage_operator.children.names import labels
+from moorage_operator.objects import revision_body
+from moorage_operator.world import Meta
+
+DENIED = 'Error from server (Forbidden): {} is forbidden: User "me" cannot list resource'
+
+
+@dataclass
+class Kubectl:
+    """A cluster behind `kubectl`: objects by kind as it is asked for, and what is refused."""
+
+    objects: dict[str, list] = field(default_factory=dict)
+    apply: str = ""
+    version: str = ""
+    admission: Callable = lambda _body: ""
+    denied: set = field(default_factory=set)
+    answer: dict | None = None  # of a pod
+    made: list = field(default_factory=list)
+    deleted: list = field(default_factory=list)
+
+    def __call__(self, words, text=""):
+        done, said = self._get(*words[1:3]) if words[0] == "get" else self._other(words, text)
+        return subprocess.CompletedProcess(words, 1 if said else 0, done, said)
+
+    def _other(self, words, text):
+        match words:
+            case ["version", *_]:
+                return "", self.version
+            case ["config", *_]:
+                return "streams", ""
+            case ["apply", *_]:
+                return "", self.apply
+            case ["create", "--dry-run=server", *_]:
+                return "", self.admission(json.loads(text))
+            case ["create", *_]:
+                self.made.append(json.loads(text))
+            case ["delete", _, name, *_]:
+                self.deleted.append(name)
+        return text, ""
+
+    def _get(self, kind, name):
+        if kind in self.denied:
+            return "", DENIED.format(kind)
+        if kind == "pod":
+            return json.dumps({**self.made[-1], "status": self.answer}), ""
+        items = self.objects.get(kind, [])
+        if name in ("-o", "-l"):
+            return json.dumps({"items": items}), ""
+        found = [one for one in items if one["metadata"]["name"] == name]
+        if not found:
+            return "", f"Error from server (NotFound): {kind} not found"
+        return json.dumps(found[0]), ""
+
+
+def named(kind, name, **more):
+    return {"kind": kind, "metadata": {"name": name, "uid": f"u-{name}"}, **more}
+
+
+@pytest.fixture
+def kubectl(monkeypatch):
+    fake = Kubectl({"ServiceAccount": [named("ServiceAccount", "spark")]})
+    monkeypatch.setattr(module, "kubectl_of", lambda *_: fake)
+    return fake
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    def write(**changes):
+        path = tmp_path / "clicks.yaml"
+        body = job_object(spec_data(**changes), namespace="streams")
+        path.write_text(yaml.safe_dump(body))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def for_both(manifest, tmp_path, here):  # noqa: ARG001  it is tried here, too
+    """A manifest that is one for this machine and for a cluster."""
+    (tmp_path / "job.py").write_text("def build(env): ...\n")
+    return manifest(application={"mainFile": f"local://{tmp_path}/job.py"})
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """What is tried on this machine goes well."""
+    found = SimpleNamespace(text="1 stateful operators", warnings=("look",))
+    monkeypatch.setattr("moorage.driver.preflight.preflight", lambda *_: found)
+
+
+def test_all_that_the_operator_asks_is_asked_and_what_was_not_tried_is_said(
+    moorage, kubectl, manifest
+):
+    status, out, err = moorage("preflight", manifest())
+    assert status == 0
+    assert "not tried on this machine: spec.application.mainFile (line 8): is not a file" in err
+    assert "Asked of the cluster, for namespace streams:" in out
+    assert "a driver and an executor would be admitted" in out
+    assert "not tried on the cluster: image, job file, restore point and sinks" in out
+    assert "--pod sends a short pod of the image" in out
+    for check in ("manifest", "references", "pods", "quotas", "nodes"):
+        assert f"{check} " in out
+    assert kubectl.made == []
+
+
+def quota(**hard):
+    names = {name.replace("_", "."): amount for name, amount in hard.items()}
+    return named("ResourceQuota", "compute", spec={"hard": names}, status={"hard": names})
+
+
+def test_what_is_wrong_is_all_told_and_fails_the_command(moorage, kubectl, manifest):
+    kubectl.apply = 'The StatefulSparkJob "clicks" is invalid: spec.x: no'
+    kubectl.objects |= {"ServiceAccount": [], "ResourceQuota": [quota(pods="1")]}
+    denied = 'Error from server (Forbidden): pods "x" is forbidden: violates PodSecurity'
+    kubectl.admission = lambda body: denied if "driver" in body["metadata"]["name"] else ""
+    small = {"allocatable": {"cpu": "1", "memory": "1Gi"}}
+    kubectl.objects["Node"] = [named("Node", "a", status=small)]
+    status, out, _ = moorage("preflight", manifest(), "--for", "cluster")
+    assert status == 2
+    assert "is invalid: spec.x: no" in out
+    assert "names a service account that is not there: spark" in out
+    assert "driver: Error from server (Forbidden)" in out
+    assert "ResourceQuota compute has no room for pods 2 of 1" in out
+    assert "none could hold driver: of 1 nodes" in out
+
+
+def test_what_a_person_may_not_read_is_unknown_and_fails_nothing(moorage, kubectl, manifest):
+    job = "statefulsparkjobs.moorage.dev"
+    kubectl.denied = {"ServiceAccount", "ResourceQuota", "LimitRange", "Node", job}
+    kubectl.admission = lambda _body: (
+        'Error from server (Forbidden): pods is forbidden: User "me" cannot create resource'
+    )
+    status, out, _ = moorage("preflight", manifest(), "--for", "cluster")
+    assert status == 0
+    assert "you may not read: ServiceAccount" in out
+    assert "not asked for in a dry run" in out
+    assert "not counted" in out
+    assert " ok " not in "".join(line for line in out.splitlines() if line.startswith("pods"))
+
+
+@pytest.mark.parametrize(
+    ("field", "said", "why"),
+    [
+        (
+            "version",
+            "The connection to the server was refused",
+            "kubectl reaches no cluster: The conn",
+        ),
+        ("apply", 'error: no matches for kind "StatefulSparkJob"', "there is no Moorage in"),
+    ],
+)
+def test_without_a_cluster_that_is_said_and_fails_only_who_asked_for_one(
+    moorage, kubectl, manifest, for_both, field, said, why
+):
+    setattr(kubectl, field, said)
+    status, out, err = moorage("preflight", for_both)
+    assert (status, out) == (0, "clicks could start: 1 stateful operators\n")
+    assert f"not tried on a cluster: {why}" in err
+    status, _, err = moorage("preflight", for_both, "--for", "cluster")
+    assert status == 2
+    assert f"no cluster can be asked: {why}" in err
+    assert "kubectl config get-contexts" in err
+    # What is tried nowhere has passed nothing.
+    status, _, err = moorage("preflight", manifest())
+    assert status == 2
+    assert why in err
+
+
+def test_without_kubectl_that_is_said(moorage, for_both, monkeypatch):
+    def none(*_):
+        raise FileNotFoundError("kubectl")
+
+    monkeypatch.setattr(module, "kubectl_of", lambda *_: none)
+    status, _, err = moorage("preflight", for_both)
+    assert status == 0
+    assert "not tried on a cluster: kubectl is not installed" in err
+
+
+@pytest.mark.usefixtures("kubectl", "here")
+def test_a_job_for_this_machine_is_tried_here_and_why_not_elsewhere_is_said(moorage, job_file):
+    status, out, err = moorage("preflight", job_file)
+    assert (status, out) == (0, "clicks could start: 1 stateful operators\n")
+    assert "look" in err
+    assert "not tried on a cluster: spec." in err
+    status, out, err = moorage("preflight", job_file, "--for", "local")
+    assert (status, out) == (0, "clicks could start: 1 stateful operators\n")
+    assert "cluster" not in err
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_a_manifest_that_is_for_neither_is_refused_with_what_is_wrong(moorage, manifest):
+    status, _, err = moorage("preflight", manifest(scaling={"parallelism": 0}))
+    assert status == 2
+    assert "spec.scaling.parallelism" in err
+
+
+def run_of(kubectl, **changes):
+    """The job runs, with a driver and two executors."""
+    spec = JobSpec.model_validate(spec_data(**changes))
+    meta = Meta("clicks", "streams", "u-1", 1, "1")
+    body = {
+        "metadata": {"name": "clicks", "namespace": "streams", "uid": "u-1", "generation": 1},
+        "spec": {},
+        "status": {"attempt": {"number": 3, "revision": "clicks-a"}},
+    }
+    kubectl.objects["statefulsparkjobs.moorage.dev"] = [body]
+    kubectl.objects["ControllerRevision"] = [revision_body(meta, "clicks-a", 1, "hash", spec)]
+    kubectl.objects["Pod"] = [
+        {
+            "metadata": {
+                "name": f"clicks-3-{role}-{n}",
+                "uid": f"{role}{n}",
+                "labels": labels(meta, role, 3),
+            },
+            "spec": {},
+            "status": {"phase": "Running"},
+        }
+        for n, role in enumerate(("driver", "executor", "executor"))
+    ]
+
+
+def test_pods_of_the_version_that_runs_count_as_free(moorage, kubectl, manifest):
+    run_of(kubectl, scaling={"parallelism": 4})
+    full = quota(pods="3")
+    full["status"]["used"] = {"pods": "3"}
+    kubectl.objects["ResourceQuota"] = [full]
+    edited = {"image": "b:2", "scaling": {"parallelism": 4}}
+    status, out, _ = moorage("preflight", manifest(**edited), "--for", "cluster")
+    assert (status, "room for all pods" in out) == (0, True)
+    warm = manifest(**edited, upgrade={"strategy": "WarmStandby"})
+    status, out, _ = moorage("preflight", warm, "--for", "cluster")
+    assert status == 2
+    assert "no room for pods 3 of 3" in out
+
+
+def ended(**answer):
+    message = json.dumps({"format": 1, "id": "", "state": "Completed", **answer})
+    state = {"terminated": {"exitCode": 0, "message": message, "finishedAt": None}}
+    return {"phase": "Succeeded", "containerStatuses": [{"name": "errand", "state": state}]}
+
+
+def test_a_pod_of_the_image_tries_it_and_is_deleted(moorage, kubectl, manifest):
+    kubectl.objects["namespace"] = [named("Namespace", "kube-system")]
+    kubectl.answer = ended(result={"text": "2 stateful operators, begins with nothing"})
+    status, out, _ = moorage("preflight", manifest(), "--pod")
+    assert status == 0
+    assert "2 stateful operators, begins with nothing" in out
+    assert "not tried on the cluster" not in out
+    (pod,) = kubectl.made
+    assert kubectl.deleted == [pod["metadata"]["name"]]
+    assert pod["spec"]["containers"][0]["command"][-1] == "moorage.preflight"
+    # The operator looks after pods of a job's uid, and would delete one that it did not send.
+    assert pod["metadata"]["labels"]["moorage.dev/job-uid"] == ""
+    assert "ownerReferences" not in pod["metadata"]
+
+
+def test_what_the_pod_says_against_it_fails_the_command(moorage, kubectl, manifest):
+    kubectl.objects["namespace"] = [named("Namespace", "kube-system")]
+    kubectl.answer = ended(state="Failed", code="user", message="job.py cannot be imported: line=3")
+    status, out, _ = moorage("preflight", manifest(), "--pod")
+    assert status == 2
+    assert "job.py cannot be imported: line=3" in out
+    assert len(kubectl.deleted) == 1
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_a_pod_that_may_not_be_sent_is_said(moorage, manifest):
+    status, out, _ = moorage("preflight", manifest(), "--pod")
+    assert status == 0
+    assert "no pod can be sent: Error from server (NotFound): namespace not found" in out
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_a_pod_is_told_by_a_url_what_to_restore(moorage, manifest):
+    status, _, err = moorage("preflight", manifest(), "--pod", "--restore", "chk-3")
+    assert status == 2
+    assert "a pod is told by a URL what to restore: given=chk-3" in err
