@@ -275,6 +275,30 @@ class SkewReport(Report):
     """Of all subtasks of the operator."""
 
 
+class SubtaskLoad(Report):
+    """What a subtask did in the window, or the median of all of an operator."""
+
+    rows: _Number = 0.0
+    busy_seconds: _Number = 0.0
+    """At work on epochs; 0 where that is not known: acknowledgements of an operator whose rows
+    another one reads travel with them, and are the same in each attempt."""
+    state_bytes: _Number = 0.0
+
+
+class OperatorLoad(Report):
+    """How the subtasks of an operator bear it: the one that bears most, beside the median."""
+
+    uid: str
+    subtasks: _Count = 0
+    busiest: int = 0
+    """By time at work; by rows where that is not known."""
+    key_groups: str = ""
+    """The first and the last of the busiest one's, as 12-15."""
+    most: SubtaskLoad = SubtaskLoad()
+    """The busiest one's."""
+    median: SubtaskLoad = SubtaskLoad()
+
+
 class SinkView(Report):
     """A sink of the job."""
 
@@ -308,6 +332,8 @@ class LoadReport(Report):
     """The time between these two looks."""
     skew: SkewReport | None = None
     """None where no operator has several subtasks and rows."""
+    operators: Items[OperatorLoad] = ()
+    """Those with rows in the window, by uid; no more than 32."""
 
 
 class DriverState(Report):

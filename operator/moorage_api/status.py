@@ -377,6 +377,8 @@ class AutoscalerStatus(Report):
     """Rows per second."""
     true_rate: str = ""
     """Rows per second of work."""
+    busiest: str = ""
+    """The subtask that the others wait for, in words; empty where the work is shared."""
     lag_rows: int | None = None
 
 

@@ -9,10 +9,10 @@ import math
 from datetime import timedelta
 
 from moorage_api import JobSpec
-from moorage_api.driver import DriverState
+from moorage_api.driver import DriverState, LoadReport, OperatorLoad
 from moorage_api.sizing import empty_dir_size
 from moorage_api.status import AutoscalerStatus, ScaleStep
-from moorage_operator.decide.capacity import Load, Memory, Rules, Step, Verdict, judge
+from moorage_operator.decide.capacity import Busiest, Load, Memory, Rules, Step, Verdict, judge
 from moorage_operator.decide.draft import Draft, later
 from moorage_operator.decide.health import has_run_in
 from moorage_operator.decide.specs import borne, newest_name
@@ -26,6 +26,8 @@ _FULL = 0.8
 _HINDERED = {
     "NoRoom": "executors find no room in the cluster",
     "Ineffective": "the last step up brought next to nothing: something else is the bottleneck",
+    "HotSubtask": "one subtask has most of the work and a single key group, which no number of "
+    "subtasks splits: spread the key, or aggregate before it",
     "AtLimit": "more subtasks are needed than the bounds allow; raise autoscaler.max",
     "EpochsTooSmall": "epochs cost more than their rows, however many subtasks there are; raise "
     "epoch.maxRecordsPerEpoch",
@@ -101,6 +103,8 @@ def _follow(draft: Draft, known: AutoscalerStatus, verdict: Verdict, report: Dri
         since = step.at if step is not None else draft.attempt.stable_since
         key = f"{draft.meta.uid}-{verdict.reason}-{since}"
         text = f"{width} subtasks stay, {verdict.needed} are needed: {_HINDERED[verdict.reason]}"
+        if why := _uneven(report):
+            text = f"{text}; {why}"
         draft.tell("Warning", "AutoscalerHindered", text, key)
     changes |= {
         "reason": verdict.reason,
@@ -115,6 +119,7 @@ def _follow(draft: Draft, known: AutoscalerStatus, verdict: Verdict, report: Dri
         "arrival_rate": f"{verdict.arrival:.1f}",
         "true_rate": "" if math.isinf(verdict.rate) else f"{verdict.rate:.1f}",
         "lag_rows": report.load.lag_rows if report.load is not None else None,
+        "busiest": _uneven(report),
     }
     _put(draft, known.model_copy(update=changes))
 
@@ -142,9 +147,29 @@ _WHY = {
 def _sentence(verdict: Verdict, report: DriverState) -> str:
     load = report.load
     waiting = f", {load.lag_rows:,} rows wait" if load is not None and load.lag_rows else ""
+    why = f"; {text}" if (text := _uneven(report)) and verdict.width > report.parallelism else ""
     return (
         f"{report.parallelism} to {verdict.width} subtasks: {_WHY[verdict.reason]}; "
-        f"{verdict.arrival:,.0f} rows/s arrive, utilization {verdict.utilization:.2f}{waiting}"
+        f"{verdict.arrival:,.0f} rows/s arrive, utilization {verdict.utilization:.2f}{waiting}{why}"
+    )
+
+
+def _busiest(load: LoadReport) -> OperatorLoad | None:
+    """The operator whose busiest subtask was at work for longest; None where none says it."""
+    found = max(load.operators, key=lambda one: one.most.busy_seconds, default=None)
+    return found if found is not None and found.most.busy_seconds > 0 else None
+
+
+def _uneven(report: DriverState) -> str:
+    """Which subtask the others wait for, in words; empty where none."""
+    load = report.load
+    one = _busiest(load) if load is not None else None
+    if load is None or one is None or not _load(report).is_uneven:
+        return ""
+    busy, middle = (each.busy_seconds / max(load.seconds, 1.0) for each in (one.most, one.median))
+    return (
+        f"subtask {one.busiest} of {one.uid} (key groups {one.key_groups}) was at work for "
+        f"{busy:.0%} of the time, the median of its {one.subtasks} for {middle:.0%}"
     )
 
 
@@ -189,7 +214,7 @@ def _load(report: DriverState) -> Load:
     load = report.load
     if load is None:
         raise LookupError("the driver says nothing of its load")
-    growth = 0.0
+    one, growth = _busiest(load), 0.0
     if load.lag_rows is not None and load.lag_rows_before is not None and load.lag_seconds > 0:
         growth = (load.lag_rows - load.lag_rows_before) / load.lag_seconds
     return Load(
@@ -201,7 +226,15 @@ def _load(report: DriverState) -> Load:
         fixed=load.fixed_seconds,
         lag=load.lag_rows,
         lag_growth=growth,
+        busiest=Busiest(one.most.busy_seconds, one.median.busy_seconds, _splits(one.key_groups))
+        if one is not None
+        else None,
     )
+
+
+def _splits(key_groups: str) -> bool:
+    first, _, last = key_groups.partition("-")
+    return first != last
 
 
 def _memory(draft: Draft, known: AutoscalerStatus) -> Memory:

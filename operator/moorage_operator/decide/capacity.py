@@ -20,6 +20,7 @@ Reason = Literal[
     "InBacklog",
     "ScaleDownDelayed",
     "Ineffective",
+    "HotSubtask",
     "AtLimit",
     "EpochsTooSmall",
     "NothingDone",
@@ -31,6 +32,10 @@ _FULL = 0.95
 """A window is whole, by when looks at it come."""
 _EFFECT = 0.1
 """The share of the hoped-for gain below which going up was in vain."""
+_HOT = 0.5
+"""Of the time at work, from which on epochs wait for one subtask that is at work for so long."""
+_UNEVEN = 2.0
+"""Times the median at work, from which on it is one that others do not share with."""
 _NEAR = 1.25
 """Times as many subtasks at most, for a divisor of the key groups."""
 _TINY = 1e-9
@@ -57,6 +62,15 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
+class Busiest:
+    """The subtask that was at work for longest."""
+
+    busy: float  # seconds of the window
+    median: float  # of all subtasks of its operator
+    splits: bool  # whether it has several key groups, which others could have some of
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """What a stream of `width` subtasks bore in `seconds`."""
 
@@ -68,6 +82,13 @@ class Load:
     fixed: float  # seconds that an epoch takes beside its rows
     lag: int | None = None  # rows in the sources; None where these do not say
     lag_growth: float = 0.0  # rows per second
+    busiest: Busiest | None = None  # None where no operator says it
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether epochs wait for one subtask, while the others have little to do."""
+        one, work = self.busiest, self.busy - self.fixed * self.epochs
+        return one is not None and one.busy >= max(_HOT * work, _UNEVEN * one.median, _TINY)
 
     @property
     def arrival(self) -> float:
@@ -232,6 +253,9 @@ def _up(rules: Rules, load: Load, stay: Verdict, now: datetime, *, has_room: boo
         return replace(stay, reason="AtLimit")
     if not has_room or (memory.no_room_until is not None and now < memory.no_room_until):
         return replace(stay, reason="NoRoom")
+    if load.is_uneven and load.busiest is not None and not load.busiest.splits:
+        # Its only key group would be another subtask's as it is.
+        return replace(stay, reason="HotSubtask")
     if step is not None and _went_up(memory, load) and now < _after(step.at, rules.down_delay):
         hoped = step.rate * step.after / step.before - step.rate
         if load.rate - step.rate < _EFFECT * hoped:

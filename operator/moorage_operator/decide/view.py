@@ -19,7 +19,14 @@ from moorage_operator.world import Unreadable
 
 _SHOWN_EVERY = timedelta(minutes=5)
 _FEW = 8
-AUTOSCALER_FIGURES = ("needed", "utilization", "arrival_rate", "true_rate", "lag_rows")
+AUTOSCALER_FIGURES = (
+    "needed",
+    "utilization",
+    "arrival_rate",
+    "true_rate",
+    "busiest",
+    "lag_rows",
+)
 """What changes at every look."""
 
 

@@ -6,10 +6,12 @@ begins anew with other subtasks and after a rewind: what was measured before say
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
 
 from moorage.driver.views import SubtaskView
-from moorage_api.driver import LoadReport, SkewReport
+from moorage_api.driver import LoadReport, OperatorLoad, SkewReport, SubtaskLoad
 
 _MOST = 20_000
 _FEWEST = 8
@@ -20,8 +22,22 @@ _SPREAD = 0.05
 _LOOK_SECONDS = 30.0
 """From one look at the rows of subtasks that is kept to the next one."""
 
+_MOST_OPERATORS = 32
+"""That are told of one by one: a report is asked for every few seconds."""
+
 _Epoch = tuple[float, float, int]
 """When it was committed, the seconds it took, its rows."""
+
+
+class Done(NamedTuple):
+    """What a subtask had done since the run began."""
+
+    rows: int = 0
+    busy: float = 0.0
+
+
+_Known = Mapping[tuple[str, int], Done]
+"""By operator and subtask."""
 
 
 class LoadWindow:
@@ -32,7 +48,7 @@ class LoadWindow:
         self._since: float | None = None
         self._epochs: deque[_Epoch] = deque(maxlen=_MOST)
         self._lags: deque[tuple[float, int]] = deque(maxlen=_MOST)
-        self._looks: deque[tuple[float, dict[tuple[str, int], int]]] = deque(maxlen=_MOST)
+        self._looks: deque[tuple[float, _Known]] = deque(maxlen=_MOST)
         self._subtasks: Sequence[SubtaskView] = ()
 
     def begin(self, now: float) -> None:
@@ -55,8 +71,11 @@ class LoadWindow:
         """What the subtasks have done since the run began."""
         self._subtasks = [one for one in seen if one.key_groups is not None]
         if not self._looks or at - self._looks[-1][0] >= _LOOK_SECONDS:
-            rows = {(one.uid, one.subtask): one.rows_in for one in self._subtasks}
-            self._looks.append((at, rows))
+            done = {
+                (one.uid, one.subtask): Done(one.rows_in, one.busy_seconds)
+                for one in self._subtasks
+            }
+            self._looks.append((at, done))
 
     def report(self, now: float, under_way: float) -> LoadReport | None:
         """The load of the window; None before the stream runs.
@@ -71,6 +90,7 @@ class LoadWindow:
         _drop(self._lags, began)
         _drop(self._looks, began)
         seconds = max(now - began, 0.0)
+        before: _Known = self._looks[0][1] if self._looks else {}
         busy = sum(min(took, max(at - began, 0.0)) for at, took, _ in self._epochs)
         return LoadReport(
             seconds=seconds,
@@ -81,7 +101,8 @@ class LoadWindow:
             lag_rows=self._lags[-1][1] if self._lags else None,
             lag_rows_before=self._lags[0][1] if self._lags else None,
             lag_seconds=self._lags[-1][0] - self._lags[0][0] if self._lags else 0.0,
-            skew=most_skewed(self._subtasks, self._looks[0][1] if self._looks else {}),
+            skew=most_skewed(self._subtasks, before),
+            operators=tuple(operator_loads(self._subtasks, before))[:_MOST_OPERATORS],
         )
 
 
@@ -105,31 +126,70 @@ def fixed_seconds(epochs: list[tuple[float, int]]) -> float:
     return min(max(at_none, 0.0), shortest)
 
 
-def most_skewed(
-    subtasks: Sequence[SubtaskView], before: dict[tuple[str, int], int]
-) -> SkewReport | None:
+def most_skewed(subtasks: Sequence[SubtaskView], before: _Known) -> SkewReport | None:
     """The subtask that has most rows by the mean of its operator; None if none has any.
 
     Args:
         before: rows that are not counted, as they came before the window.
     """
-    groups: dict[str, list[tuple[int, SubtaskView]]] = {}
-    for one in subtasks:
-        rows = max(one.rows_in - before.get((one.uid, one.subtask), 0), 0)
-        groups.setdefault(one.uid, []).append((rows, one))
     worst: SkewReport | None = None
-    for uid, group in groups.items():
-        mean = sum(rows for rows, _ in group) / len(group)
-        rows, one = max(group, key=lambda pair: pair[0])
-        if len(group) < 2 or not rows:
+    for uid, group in _by_operator(subtasks, before).items():
+        mean = sum(done.rows for done, _ in group) / len(group)
+        done, one = max(group, key=lambda pair: pair[0].rows)
+        if len(group) < 2 or not done.rows:
             continue
-        if worst is None or rows / mean > worst.rows / worst.mean_rows:
-            first, last = one.key_groups or (0, 0)
-            groups_of = f"{first}-{last}"
+        if worst is None or done.rows / mean > worst.rows / worst.mean_rows:
             worst = SkewReport(
-                uid=uid, subtask=one.subtask, key_groups=groups_of, rows=rows, mean_rows=mean
+                uid=uid,
+                subtask=one.subtask,
+                key_groups=_groups_of(one),
+                rows=done.rows,
+                mean_rows=mean,
             )
     return worst
+
+
+def operator_loads(subtasks: Sequence[SubtaskView], before: _Known) -> Iterator[OperatorLoad]:
+    """The subtask of each operator that bears most, beside the median; of those with rows.
+
+    Args:
+        before: what is not counted, as it was done before the window.
+    """
+    for uid, group in sorted(_by_operator(subtasks, before).items()):
+        done, one = max(group, key=lambda pair: (pair[0].busy, pair[0].rows))
+        if not done.rows and not done.busy:
+            continue
+        middle = SubtaskLoad(
+            rows=median(each.rows for each, _ in group),
+            busy_seconds=median(each.busy for each, _ in group),
+            state_bytes=median(view.state_bytes for _, view in group),
+        )
+        most = SubtaskLoad(rows=done.rows, busy_seconds=done.busy, state_bytes=one.state_bytes)
+        yield OperatorLoad(
+            uid=uid,
+            subtasks=len(group),
+            busiest=one.subtask,
+            key_groups=_groups_of(one),
+            most=most,
+            median=middle,
+        )
+
+
+def _by_operator(
+    subtasks: Sequence[SubtaskView], before: _Known
+) -> dict[str, list[tuple[Done, SubtaskView]]]:
+    """What each did in the window."""
+    groups: dict[str, list[tuple[Done, SubtaskView]]] = {}
+    for one in subtasks:
+        old = before.get((one.uid, one.subtask), Done())
+        rows, busy = max(one.rows_in - old.rows, 0), max(one.busy_seconds - old.busy, 0.0)
+        groups.setdefault(one.uid, []).append((Done(rows, busy), one))
+    return groups
+
+
+def _groups_of(one: SubtaskView) -> str:
+    first, last = one.key_groups or (0, 0)
+    return f"{first}-{last}"
 
 
 def _drop(entries: deque, before: float) -> None:  # type: ignore[type-arg]  # of either kind

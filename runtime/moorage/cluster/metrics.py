@@ -18,7 +18,7 @@ from moorage import __version__
 from moorage.cluster.board import Board, CommittedEpoch
 from moorage.driver.lookups import LookupDone
 from moorage.driver.views import CheckpointRecord
-from moorage_api.driver import CheckpointSummary
+from moorage_api.driver import CheckpointSummary, LoadReport, SubtaskLoad
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -138,6 +138,33 @@ def _stored(board: Board) -> float:
     return 0.0 if board.storage_error else 1.0
 
 
+def _of_subtasks(
+    read: Callable[[SubtaskLoad, LoadReport], float | None],
+) -> Callable[[Board], _Samples]:
+    """A figure of each operator's busiest subtask and of the median; none that is unknown."""
+
+    def samples(board: Board) -> _Samples:
+        load = board.load()
+        return [
+            ((one.uid, which), value)
+            for one in (load.operators if load is not None else ())
+            for which, done in (("busiest", one.most), ("median", one.median))
+            if load is not None and (value := read(done, load)) is not None
+        ]
+
+    return samples
+
+
+def _subtask_busy(done: SubtaskLoad, load: LoadReport) -> float | None:
+    known = done.busy_seconds > 0
+    return min(done.busy_seconds / max(load.seconds, 1e-3), 1.0) if known else None
+
+
+def _subtask_rate(done: SubtaskLoad, load: LoadReport) -> float | None:
+    del load
+    return done.rows / done.busy_seconds if done.busy_seconds > 0 else None
+
+
 METRICS: tuple[Measure, ...] = (
     Measure(
         "moorage_build_info",
@@ -220,6 +247,28 @@ METRICS: tuple[Measure, ...] = (
         read=_one(lambda b: b.progress.lag_rows),
     ),
     _shown("moorage_state_bytes", "progress.state_bytes", "The size of all keyed state, about."),
+    Measure(
+        "moorage_subtask_busy_ratio",
+        "gauge",
+        "The share of autoscaler.window in which a subtask was at work, 0 to 1: the operator's "
+        "busiest one, and the median of all. Not of an operator whose rows another one reads.",
+        ("operator", "subtask"),
+        _of_subtasks(_subtask_busy),
+    ),
+    Measure(
+        "moorage_subtask_true_rate",
+        "gauge",
+        "Rows by second at work of a subtask: the operator's busiest one, and the median of all.",
+        ("operator", "subtask"),
+        _of_subtasks(_subtask_rate),
+    ),
+    Measure(
+        "moorage_subtask_state_bytes",
+        "gauge",
+        "The size of a subtask's keyed state, about: the operator's busiest one, and the median.",
+        ("operator", "subtask"),
+        _of_subtasks(lambda done, _load: done.state_bytes),
+    ),
     _shown("moorage_parallelism", "progress.parallelism", "The number of subtasks."),
     _shown("moorage_max_parallelism", "progress.max_parallelism", "The number of key groups."),
     Measure(

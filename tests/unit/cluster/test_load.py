@@ -5,6 +5,7 @@ import random
 import pytest
 
 from moorage.cluster.load import LoadWindow, fixed_seconds
+from moorage.driver.views import SubtaskView
 
 
 def test_the_cost_of_an_epoch_is_told_apart_from_that_of_its_rows():
@@ -43,3 +44,39 @@ def test_of_an_epoch_that_began_before_the_window_counts_what_lies_in_it():
     load = window.report(33.0, 0.0)
     assert load is not None
     assert (load.epochs, load.busy_seconds, load.lag_rows) == (1, 3.0, None)
+
+
+def subtask(number, rows, busy, state=10, uid="counts", groups=4):
+    first = number * groups
+    place = (first, first + groups - 1)
+    views = {"rows_in": rows, "busy_seconds": busy, "state_bytes": state}
+    return SubtaskView(uid, number, place, "a:1", **views)
+
+
+def test_the_busiest_subtask_of_each_operator_is_told_beside_the_median():
+    window = LoadWindow(60.0)
+    window.begin(0.0)
+    window.subtasks(0.0, [subtask(n, 1000, 5.0) for n in range(3)])
+    done = [(1100, 6.0, 10), (1900, 50.0, 90), (1200, 8.0, 20)]
+    alone = SubtaskView("out", 0, None, "", rows_in=5)
+    first = subtask(0, 7, 0.0, uid="before")
+    window.subtasks(50.0, [*(subtask(n, *one) for n, one in enumerate(done)), first, alone])
+    load = window.report(50.0, 0.0)
+    assert load is not None
+    before, counts = load.operators
+    assert (counts.uid, counts.subtasks, counts.busiest) == ("counts", 3, 1)
+    assert counts.key_groups == "4-7"
+    assert counts.most.model_dump() == {"rows": 900, "busy_seconds": 45.0, "state_bytes": 90}
+    assert counts.median.model_dump() == {"rows": 200, "busy_seconds": 3.0, "state_bytes": 20}
+    # One whose rows another operator reads says nothing of its time.
+    assert (before.uid, before.most.rows, before.most.busy_seconds) == ("before", 7, 0.0)
+
+
+def test_of_many_operators_a_bounded_number_is_told():
+    window = LoadWindow(60.0)
+    window.begin(0.0)
+    for rows in (0, 5):
+        window.subtasks(rows / 5, [subtask(0, rows, 1.0, uid=f"op-{n}") for n in range(100)])
+    load = window.report(2.0, 0.0)
+    assert load is not None
+    assert len(load.operators) == 32

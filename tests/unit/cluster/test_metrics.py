@@ -15,6 +15,7 @@ from moorage.driver.views import (
     ExecutorsView,
     FailureView,
     OddRows,
+    SubtaskView,
 )
 
 from .conftest import AT, Played
@@ -36,9 +37,17 @@ def record(checkpoint_id: int, state: Any, **more: Any) -> CheckpointRecord:
     return CheckpointRecord(checkpoint_id, "Checkpoint", state, AT, **more)
 
 
+def subtask(number: int, rows: int, busy: float) -> SubtaskView:
+    groups = (number, number)
+    return SubtaskView(
+        "counts", number, groups, "a:1", rows_in=rows, busy_seconds=busy, state_bytes=number
+    )
+
+
 def test_every_metric_is_there_once_there_is_something_to_measure(played):
     view = CheckpointView(7, 41, AT, 1000, 100, 2.0)
     done = record(7, "Completed", duration_seconds=2.0, bytes_total=1000, bytes_uploaded=100)
+    played.say(phase="running", subtasks=(subtask(0, 0, 0.0),))
     played.say(
         phase="running",
         fence=4,
@@ -53,6 +62,7 @@ def test_every_metric_is_there_once_there_is_something_to_measure(played):
         checkpoints=(done,),
         changelog=ChangelogView(started=2, completed=1, last_seconds=3.0, last_bytes=50),
         opened={"live": (4, 0), "store": (2, 700)},
+        subtasks=(subtask(0, 5, 1.0),),
     )
     played.endpoint._metrics(LookupDone("answered", keys=30, seconds=0.004))
     found = {name.partition("{")[0] for name in samples(played)}
@@ -121,3 +131,14 @@ def test_the_phase_is_one_of_those_that_are_listed(played):
     found = samples(played)
     assert found["moorage_phase{'phase': 'rewinding'}"] == 1
     assert sum(value for name, value in found.items() if name.startswith("moorage_phase")) == 1
+
+
+def test_an_operator_has_as_many_series_however_many_subtasks_it_has(played):
+    played.say(phase="running", subtasks=tuple(subtask(n, 0, 0.0) for n in range(1, 101)))
+    played.say(phase="running", subtasks=tuple(subtask(n, 10 * n, n / 10) for n in range(1, 101)))
+    found = {name: value for name, value in samples(played).items() if "_subtask_" in name}
+    assert len(found) == 6
+    key = "moorage_subtask_true_rate{{'operator': 'counts', 'subtask': '{}'}}"
+    assert found[key.format("busiest")] == 100
+    key = "moorage_subtask_state_bytes{{'operator': 'counts', 'subtask': '{}'}}"
+    assert (found[key.format("busiest")], found[key.format("median")]) == (100, 50.5)

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from moorage_testing.worlds import Stage, job_spec
 
-from moorage_api.driver import LoadReport
+from moorage_api.driver import LoadReport, OperatorLoad, SubtaskLoad
 from moorage_operator.world import PodView, Room
 
 SCALER = {"enabled": True, "dryRun": False, "min": 1, "max": 16}
@@ -155,3 +155,49 @@ def test_state_that_would_not_fit_on_fewer_volumes_keeps_subtasks():
     for _ in range(6):
         stage.pass_()
     assert scaler(stage).target == 4
+
+
+def hot(key_groups):
+    one = OperatorLoad(
+        uid="counts",
+        subtasks=2,
+        busiest=1,
+        key_groups=key_groups,
+        most=SubtaskLoad(rows=1_700_000, busy_seconds=850.0),
+        median=SubtaskLoad(rows=900_000, busy_seconds=90.0),
+    )
+    return TOO_MUCH.model_copy(update={"operators": (one,)})
+
+
+WHO = "subtask 1 of counts (key groups {}) was at work for 94% of the time, the median of its 2"
+
+
+def test_a_decision_says_which_subtask_the_others_wait_for():
+    stage = stable(hot("8-15"))
+    stage.pass_()
+    assert (scaler(stage).target, scaler(stage).reason) == (4, "ScaleUp")
+    assert WHO.format("8-15") in scaler(stage).message
+    assert scaler(stage).busiest.startswith(WHO.format("8-15"))
+
+
+def test_one_hot_key_group_is_told_and_no_subtasks_are_added_for_it():
+    stage = stable(hot("8-8"))
+    stage.settle()
+    found = scaler(stage)
+    assert (found.target, found.reason) == (0, "HotSubtask")
+    told = stage.told("AutoscalerHindered")[0]
+    assert len({one.key for one in stage.told("AutoscalerHindered")}) == 1
+    assert "a single key group, which no number of subtasks splits" in told.message
+    assert WHO.format("8-8") in told.message
+    assert stage.effective is not None
+    assert stage.effective.scaling.parallelism == 2
+
+
+def test_figures_of_subtasks_alone_are_not_written():
+    stage = stable(hot("8-8"))
+    stage.settle()
+    before = stage.status
+    moved = hot("8-8").operators[0].model_copy(update={"most": SubtaskLoad(busy_seconds=800.0)})
+    stage.say(load=hot("8-8").model_copy(update={"operators": (moved,)}))
+    stage.settle()
+    assert stage.status is before

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_operator.decide.capacity import Load, Memory, Rules, Step, judge
+from moorage_operator.decide.capacity import Busiest, Load, Memory, Rules, Step, judge
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RULES = Rules(
@@ -227,3 +227,27 @@ def test_on_a_constant_load_it_comes_to_rest_and_within_the_boundary(arrival, wi
     assert len(set(ups)) <= 1, f"it turned round: {changes}"
     used = arrival / (width * each)
     assert used <= 0.9 + 1e-6 or width == RULES.most
+
+
+@pytest.mark.parametrize(
+    ("busiest", "reason"),
+    [
+        (None, "ScaleUp"),
+        # It has half of the work and twice the median, and its key group is one.
+        (Busiest(850.0, 100.0, splits=False), "HotSubtask"),
+        (Busiest(850.0, 100.0, splits=True), "ScaleUp"),
+        (Busiest(850.0, 600.0, splits=False), "ScaleUp"),
+        (Busiest(300.0, 100.0, splits=False), "ScaleUp"),
+    ],
+)
+def test_nothing_goes_up_for_one_subtask_that_cannot_be_split(busiest, reason):
+    hot = replace(load(8000, growth=4000), busiest=busiest)
+    found = judge(RULES, hot, Memory(), NOW)
+    assert found.reason == reason
+    assert (found.width == 4) == (reason == "HotSubtask")
+
+
+def test_one_that_cannot_be_split_keeps_nothing_from_going_down():
+    hot = replace(load(400, width=16), busiest=Busiest(80.0, 1.0, splits=False))
+    found = judge(replace(RULES, down_delay=0.0), hot, Memory(), NOW)
+    assert found.reason == "ScaleDown"
