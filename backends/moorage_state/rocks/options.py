@@ -9,6 +9,9 @@ import rocksdict
 
 from moorage_state.tuning.rocks import RocksOptions
 
+MANIFEST_BYTES = 64 << 10
+"""Of RocksDB's list of its files and of how it came to be, about: beyond it is written anew."""
+
 
 class ProcessMemory:
     """The block cache and write-buffer budget that all databases of a process share."""
@@ -32,8 +35,12 @@ def to_options(given: RocksOptions, memory: ProcessMemory) -> rocksdict.Options:
         options.set_write_buffer_manager(memory.write_buffers)
     options.set_target_file_size_base(given.target_file_bytes)
     options.set_max_open_files(given.max_open_files)
-    # 4 MB of disk for the manifest of every database is too much for many small ones.
-    options.set_manifest_preallocation_size(64 * 1024)
+    # 4 MB of disk for the manifest of every database is too much for many small ones, and each
+    # checkpoint brings it to the store: with all flushes and compactions since the database was
+    # opened it would be longer every day. Where the list of files alone is longer, it is written
+    # anew at each of them, which takes a millisecond for a thousand files.
+    options.set_manifest_preallocation_size(MANIFEST_BYTES)
+    options.set_max_manifest_file_size(MANIFEST_BYTES)
     options.set_max_background_jobs(given.background_jobs)
     options.set_block_based_table_factory(_tables(given, memory))
     _set_compression(options, given)

@@ -257,6 +257,18 @@ def test_traps_6_and_10_a_checkpoint_holds_everything_and_shares_tables(opened, 
     assert scan(opened("copy"))[0] == keys
 
 
+def test_a_checkpoint_does_not_grow_with_the_age_of_its_database(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(moorage_state.rocks.options, "MANIFEST_BYTES", 8192)
+    db, sizes = opened(), []
+    for n in range(120):
+        keys = fill(db, 10)
+        db.flush()
+        db.checkpoint(tmp_path / f"copy{n}")
+        sizes += [path.stat().st_size for path in (tmp_path / f"copy{n}").glob("MANIFEST-*")]
+    assert (len(sizes), max(sizes) < 12_000, sizes[-1] < max(sizes)) == (120, True, True)
+    assert scan(opened("copy119"))[0] == keys
+
+
 def test_a_checkpoint_over_another_one_is_refused(db, tmp_path):
     db.checkpoint(tmp_path / "copy")
     with pytest.raises((Bug, LocalDiskError)):
