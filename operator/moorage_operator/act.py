@@ -7,7 +7,7 @@ changed anything, so that a pass without a change is the last one.
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Self
@@ -138,6 +138,17 @@ class Actor:
         self._asked.pop(uid, None)
         self._beside.pop(uid, None)
         self.attempts.forget(uid)
+
+    def made_beside(self, meta: Meta) -> Iterator[tuple[Kind, str]]:
+        """Kind and name of what this process has made beside the job's pods, and not deleted."""
+        for effect in self._beside.get(meta.uid, {}).values():
+            match effect:
+                case SetDisruptionBudget() if effect.least > 0:
+                    yield "PodDisruptionBudget", names.budget_name(meta.name, effect.role)
+                case SetIngress() if effect.ui is not None:
+                    yield "Ingress", names.service_name(meta.name)
+                case SetPodMonitor() if effect.present:
+                    yield "PodMonitor", names.service_name(meta.name)
 
     def is_done(self, effect: Effect, uid: str) -> bool:
         """Whether this process has done it for the object, and would not do it again."""

@@ -318,6 +318,9 @@ class App:
             self.namespaces.listed(namespace)
             if not anew.is_set():
                 self._show_canary((jobs, snapshots, pods))
+            selector = joined(JOB_UID_LABEL, self.selection.selector)
+            for job in await self.reconciler.look_for_lost(namespace, selector):
+                self._wake(job.kind, (job.namespace, job.name), spread)
 
     async def _take_in(
         self, kind: Kind, namespace: Namespace, *, spread: float, fresh: bool

@@ -7,7 +7,7 @@ these names that are not the job's are never taken over.
 
 import logging
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from moorage_api import JobSpec
 from moorage_api.changes import refreshed
@@ -49,6 +49,7 @@ from moorage_operator.world import JobWorld, Meta, Revision
 _log = logging.getLogger("moorage.operator")
 
 _EVERY = timedelta(minutes=1)
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ class Attempts:
             return False
         if meta.deleted_at is not None or meta.annotation("paused") == "true":
             return False
-        # Nothing tells of a deletion, and looking costs three requests: so once a minute, and the
+        # No watch tells of a deletion, and looking costs three requests: so once a minute, and the
         # first time a minute after the job was first seen, as an operator that starts sees all.
         if now < self._looked_after.setdefault(meta.uid, now) + _EVERY:
             return False
@@ -170,6 +171,10 @@ class Attempts:
         await self._repair_scrape(meta, pod.attempt)
         await self._repair_service(meta)
         return True
+
+    def is_due(self, uid: str) -> None:
+        """Something is known to be gone: the next pass looks, whenever another one did."""
+        self._looked_after[uid] = _LONG_AGO
 
     def forget(self, uid: str) -> None:
         """The job is gone."""

@@ -47,6 +47,7 @@ from moorage_operator.ports import (
     ClusterError,
     DriverClient,
     Forbidden,
+    Kind,
     Lineages,
     Object,
     Ref,
@@ -216,6 +217,55 @@ class Reconciler:
         )
         if found is not None:
             self._observer.learn(revision, found)
+
+    async def look_for_lost(self, namespace: str | None, selector: str) -> list[Ref]:
+        """Jobs of which something is gone that no watch shows, such as the Service.
+
+        Their next pass is a live one, and makes it anew. Secrets are not listed.
+        """
+        lost = dict[Ref, None]()
+        for kind, wanted in self._made(namespace).items():
+            there = set[tuple[str, str]]()
+            try:
+                async for page in self._cluster.pages(kind, namespace, selector):
+                    if page.first:
+                        there.clear()
+                    metas = (body["metadata"] for body in page.items)
+                    there.update((meta["namespace"], meta["name"]) for meta in metas)
+            except ClusterError as error:
+                # Each live pass of a job looks for its own.
+                _log.info("not looked for: kind=%s error=%s", kind, error)
+                continue
+            for place in wanted.keys() - there:
+                _log.warning("an object of a job is gone: kind=%s name=%s/%s", kind, *place)
+                lost[wanted[place]] = None
+        for ref in lost:
+            memory = self._memory[ref]
+            memory.live = _seconds() - _LIVE_AT_LEAST
+            self._actor.attempts.is_due(memory.uid)
+        return list(lost)
+
+    def _made(self, namespace: str | None) -> dict[Kind, dict[tuple[str, str], Ref]]:
+        """What jobs that run undisturbed have beside their pods, by namespace and name."""
+        found: dict[Kind, dict[tuple[str, str], Ref]] = {}
+        for ref, memory in self._memory.items():
+            if ref.kind != "StatefulSparkJob" or namespace not in (None, ref.namespace):
+                continue
+            body = self._watched.get(ref.kind, ref.namespace, ref.name) if self._watched else None
+            # Of one that has something to do, passes see it themselves.
+            if body is None or not memory.seen or memory.uid != body["metadata"]["uid"]:
+                continue
+            # Not as a whole: there may be thousands of them, at once.
+            meta, status = meta_of(body), body.get("status")
+            attempt = status.get("attempt") if isinstance(status, dict) else None
+            if not isinstance(attempt, dict) or not attempt.get("number"):
+                continue
+            if attempt.get("outcome") or meta.annotation("paused") == "true":
+                continue
+            service: tuple[Kind, str] = ("Service", names.service_name(meta.name))
+            for kind, name in (service, *self._actor.made_beside(meta)):
+                found.setdefault(kind, {})[ref.namespace, name] = ref
+        return found
 
     async def settle(self, ref: Ref, limit: int = 50) -> Pass:
         """Passes until one changes nothing.

@@ -37,6 +37,7 @@ IMPLIED = {
     ("attempts.py", "create"): {"Pod", "Secret"},
     ("attempts.py", "delete"): {"Pod", "ConfigMap", *BESIDE},
     ("leader.py", "create"): {"Lease"},
+    ("loop.py", "pages"): {"Service", *BESIDE},
     ("loop.py", "get"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
     ("observe.py", "list"): {"ResourceQuota", "LimitRange"},
     ("pods.py", "create"): {"Pod"},

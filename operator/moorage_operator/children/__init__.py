@@ -16,6 +16,7 @@ from moorage_api.ingress import ingress_place
 from moorage_api.lifecycle import FailurePolicy, OperatorSettings, Ui, Upgrade
 from moorage_api.model import Model
 from moorage_operator.children.names import (
+    budget_name,
     config_map_name,
     labels,
     owner_reference,
@@ -123,7 +124,7 @@ def disruption_budget(meta: Meta, role: str, least: int, attempt: int) -> Object
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": _metadata(meta, f"{meta.name}-{role}"),
+        "metadata": _metadata(meta, budget_name(meta.name, role)),
         "spec": {
             "minAvailable": least,
             "selector": {"matchLabels": selector(meta.uid, role, attempt)},

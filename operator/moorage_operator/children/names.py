@@ -47,6 +47,11 @@ def service_name(job: str) -> str:
     return f"{job}-driver"
 
 
+def budget_name(job: str, role: str) -> str:
+    """The PodDisruptionBudget of a role's pods."""
+    return f"{job}-{role}"
+
+
 def token_secret_name(job: str, attempt: int) -> str:
     """The Secret of an attempt."""
     return f"{job}-{attempt}-tokens"

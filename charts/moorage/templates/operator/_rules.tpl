@@ -24,7 +24,7 @@ a namespace that is being deleted are refused, which the operator bears.
   verbs: [get, list, create, patch, delete]
 - apiGroups: [""]
   resources: [services]
-  verbs: [get, create, patch]
+  verbs: [get, list, create, patch]
 # The token of a job's endpoint, and the credentials that its spec names.
 - apiGroups: [""]
   resources: [secrets]
@@ -45,13 +45,13 @@ a namespace that is being deleted are refused, which the operator bears.
 # Of jobs with spec.failurePolicy.disruptionBudget.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, create, patch, delete]
+  verbs: [get, list, create, patch, delete]
 # Of jobs with spec.observability.ui.ingressTemplate.
 - apiGroups: [networking.k8s.io]
   resources: [ingresses]
-  verbs: [get, create, patch, delete]
+  verbs: [get, list, create, patch, delete]
 # Of jobs with spec.observability.metrics.podMonitor.
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
-  verbs: [get, create, patch, delete]
+  verbs: [get, list, create, patch, delete]
 {{- end }}
