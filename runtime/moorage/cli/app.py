@@ -25,6 +25,7 @@ from moorage.cli.checks import checked_job, restore_url, undecided_options
 from moorage.cli.doctor import doctor
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.init import init
+from moorage.cli.output import Output, print_document, print_found
 from moorage.cli.page import PAGE_PORT, Runner, report, ui, watched
 from moorage.cli.preflight import preflight
 from moorage.cli.progress import Display, open_display, rows_text
@@ -64,7 +65,15 @@ _OTHERWISE = {
     **dict.fromkeys(("restart", "resume", "start", "submit"), "moorage run JOB.yaml"),
     **dict.fromkeys(("jobs", "list", "ls", "ps"), "moorage status"),
     **dict.fromkeys(("cancel", "stop", "suspend"), _STOP),
+    **dict.fromkeys(
+        ("apply", "deploy"),
+        "kubectl apply -f JOB.yaml (moorage validate JOB.yaml --for cluster says what it lacks)",
+    ),
+    "help": "moorage --help",
+    **dict.fromkeys(("log", "logs"), "moorage run prints them (on a cluster: kubectl logs POD)"),
     "restore": _RESTORE,
+    "revisions": "on a cluster: kubectl moorage revisions JOB",
+    "test": "python -m pytest, which needs no Spark: docs/testing.md",
 }
 """Names that people bring along, and what does that here."""
 
@@ -264,6 +273,7 @@ def savepoint(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, help="How long to wait for it.")
     ] = 1800.0,
+    output: Output = "table",
 ) -> None:
     """Take a savepoint of a job that `moorage run` runs on this machine; prints its address."""
     from moorage.driver.control import ask_for_savepoint, ask_for_status, control_path
@@ -282,7 +292,7 @@ def savepoint(
     )
     _complain(f"savepoint {name}: taken between two epochs; waiting for {awaited}")
     view = ask_for_savepoint(door, request, timeout)
-    typer.echo(view.url)
+    print_found("savepoint", {"savepoint": view}, output, lambda _: typer.echo(view.url))
     _complain(
         f"savepoint {view.name}: epoch {view.epoch}, {view.bytes_total:,} bytes, "
         f"{view.duration_seconds:.1f} s"
@@ -299,6 +309,7 @@ def rescale(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, help="How long to wait for it.")
     ] = 1800.0,
+    output: Output = "table",
 ) -> None:
     """Give a job that `moorage run` runs on this machine another number of subtasks; it runs on."""
     from moorage.driver.control import ask_to_rescale, control_path
@@ -308,7 +319,10 @@ def rescale(
     settings = JobSettings.of(job, manifest.absolute().parent)
     began = time.monotonic()
     ask_to_rescale(control_path(settings.checkpoint_dir), parallelism, timeout)
-    typer.echo(f"{job.name} has {parallelism} subtasks, after {time.monotonic() - began:.1f} s")
+    seconds = round(time.monotonic() - began, 1)
+    found = {"job": job.name, "parallelism": parallelism, "seconds": seconds}
+    told = f"{job.name} has {parallelism} subtasks, after {seconds:.1f} s"
+    print_found("rescale", found, output, lambda _: typer.echo(told))
 
 
 @app.command()
@@ -318,18 +332,30 @@ def validate(
     target: Annotated[
         Literal["local", "cluster"], typer.Option("--for", help="Where it is to run.")
     ] = "local",
+    output: Output = "table",
 ) -> None:
     """Check a manifest and print every problem in it; starts and changes nothing.
 
     What `moorage run` refuses before it starts is refused here, in the same words.
     """
-    job = checked_job(manifest, target)
+    try:
+        job = checked_job(manifest, target)
+    except ManifestError as error:
+        if output == "table":
+            raise
+        print_document("validate", {"valid": False, "problems": error.problems}, output)
+        raise typer.Exit(exit_code(error)) from None
+    keys = undecided_options(job) if target == "cluster" else []
+    if output != "table":
+        found = {"valid": True, "problems": (), "job": job.name, "undecided_options": keys}
+        print_document("validate", found, output)
+        return
     scaling = job.spec.scaling
     typer.echo(
         f"{manifest} is valid: job {job.name}, parallelism {scaling.parallelism} "
         f"of {scaling.max_parallelism} key groups"
     )
-    if target == "cluster" and (keys := undecided_options(job)):
+    if keys:
         _complain(
             f"no backend of Moorage has these settings: keys={','.join(keys)}; the operator "
             f"refuses them unless the cluster's default (jobs.stateBackend) is a backend that "
@@ -338,12 +364,18 @@ def validate(
 
 
 @app.command()
-def version() -> None:
+def version(*, output: Output = "table") -> None:
     """Print the versions of moorage and of what it runs on."""
-    typer.echo(f"moorage {moorage.__version__}")
-    typer.echo(f"python {platform.python_version()}")
-    for package in ("pyspark", "rocksdict"):
-        typer.echo(f"{package} {_version(package)}")
+    versions = {
+        "moorage": moorage.__version__,
+        "python": platform.python_version(),
+        **{package: _version(package) for package in ("pyspark", "rocksdict")},
+    }
+    if output != "table":
+        print_document("version", versions, output)
+        return
+    for name, one in versions.items():
+        typer.echo(f"{name} {one}")
 
 
 def run_app() -> int:

@@ -19,6 +19,7 @@ from moorage.cli.output import (
     complain,
     one_line,
     print_document,
+    print_found,
     print_pairs,
     print_table,
     stoppable,
@@ -318,6 +319,7 @@ def savepoint(
     context: Context = None,
     no_wait: NoWait = False,
     timeout: Timeout = 1800.0,
+    output: Output = "table",
 ) -> None:
     """Take a savepoint of a job, also of one that sleeps; prints its address."""
     cluster = _cluster(namespace, context)
@@ -333,10 +335,14 @@ def savepoint(
     told = f"kubectl moorage history {job}"
     if no_wait:
         complain(f"ordered: job={job} snapshot={_name(made)}; {told}")
+        if output != "table":
+            print_document("savepoint", {"job": job, "snapshot": _entry(made)}, output)
         return
     with stoppable(f"the savepoint goes on: {told}"):
         done = cluster.wait(SNAPSHOTS, _name(made), timeout, _snapshot_outcome)
-    typer.echo(one_line(done["status"].get("path", "")))
+    found = {"job": job, "snapshot": _entry(done)}
+    path = one_line(done["status"].get("path", ""))
+    print_found("savepoint", found, output, lambda _: typer.echo(path))
 
 
 def _snapshot_outcome(found: Json) -> str | None:
@@ -359,6 +365,7 @@ def rescale(
     context: Context = None,
     no_wait: NoWait = False,
     timeout: Timeout = 1800.0,
+    output: Output = "table",
 ) -> None:
     """Give a job another number of subtasks, and wait until it runs with them."""
 
@@ -367,7 +374,9 @@ def rescale(
         return scaling.get("observedParallelism") == parallelism and _is_ready(found)
 
     change = {"spec": {"scaling": {"parallelism": parallelism}}}
-    _order(_cluster(namespace, context), job, change, settled, no_wait=no_wait, timeout=timeout)
+    cluster = _cluster(namespace, context)
+    found = _order(cluster, job, change, settled, no_wait=no_wait, timeout=timeout)
+    _tell("rescale", found, output, done=not no_wait)
 
 
 @plugin.command()
@@ -385,6 +394,7 @@ def restore(
     ] = False,
     no_wait: NoWait = False,
     timeout: Timeout = 1800.0,
+    output: Output = "table",
 ) -> None:
     """Go back to a snapshot of the job, or to any other by its address."""
     cluster = _cluster(namespace, context)
@@ -396,12 +406,13 @@ def restore(
     nonce = found["spec"].get("restore", {}).get("nonce", 0) + 1
     chosen |= {"nonce": nonce, "allowNonRestoredState": allow_non_restored_state}
 
-    def settled(now: Json) -> bool:
-        done = now["status"].get("reconciliation", {}).get("restoreNonce", 0)
-        return bool(done >= nonce) and _is_ready(now)
+    def settled(seen: Json) -> bool:
+        done = seen["status"].get("reconciliation", {}).get("restoreNonce", 0)
+        return bool(done >= nonce) and _is_ready(seen)
 
     change = {"spec": {"restore": chosen}}
-    _order(cluster, job, change, settled, no_wait=no_wait, timeout=timeout)
+    now = _order(cluster, job, change, settled, no_wait=no_wait, timeout=timeout)
+    _tell("restore", now, output, done=not no_wait)
 
 
 def _restore_of(cluster: Cluster, job: Json, source: str) -> Json:
@@ -432,30 +443,30 @@ def _restore_of(cluster: Cluster, job: Json, source: str) -> Json:
 Desired = Literal["Running", "Suspended"]
 
 
-def _desiring(state: Desired, told: str) -> Callable[..., None]:
-    """A command that has a job be so."""
+def _desiring(name: str, state: Desired, told: str) -> None:
+    """Make a command that has a job be so."""
 
     def settled(found: Json) -> bool:
         return _is(found["status"].get("phase"), state)
 
-    def order(
+    @plugin.command(name, help=told)
+    def command(
         job: JobName,
         *,
         namespace: Namespace = None,
         context: Context = None,
         no_wait: NoWait = False,
         timeout: Timeout = 1800.0,
+        output: Output = "table",
     ) -> None:
         change = {"spec": {"desiredState": state}}
         cluster = _cluster(namespace, context)
-        _order(cluster, job, change, settled, no_wait=no_wait, timeout=timeout)
-
-    order.__doc__ = told
-    return order
+        found = _order(cluster, job, change, settled, no_wait=no_wait, timeout=timeout)
+        _tell(name, found, output, done=not no_wait)
 
 
-plugin.command("suspend")(_desiring("Suspended", "Stop a job with its state kept; see resume."))
-plugin.command("resume")(_desiring("Running", "Let a suspended job go on from there."))
+_desiring("suspend", "Suspended", "Stop a job with its state kept; see resume.")
+_desiring("resume", "Running", "Let a suspended job go on from there.")
 
 
 def _order(
@@ -466,23 +477,29 @@ def _order(
     *,
     no_wait: bool,
     timeout: float,
-) -> None:
-    """Change the spec of a job, and wait until it is so."""
-    cluster.patch(JOBS, job, change)
+) -> Json:
+    """Change the spec of a job, and wait until it is so; what it was when this was over."""
+    now = cluster.patch(JOBS, job, change)
     told = f"kubectl moorage status {job}"
     if no_wait:
         complain(f"ordered: job={job}; {told}")
-        return
+        return now
     with stoppable(f"what was ordered goes on: {told}"):
-        done = cluster.wait(JOBS, job, timeout, lambda found: job_outcome(found, settled))
-    now = done["status"]
-    print_pairs(
-        {
-            "job": job,
-            "phase": now.get("phase"),
-            "subtasks": (now.get("scaling") or {}).get("observedParallelism"),
-        }
-    )
+        return cluster.wait(JOBS, job, timeout, lambda found: job_outcome(found, settled))
+
+
+def _tell(command: str, found: Json, output: Output, *, done: bool) -> None:
+    """Print what came of an order."""
+    now = found.get("status", {})
+    fields = {
+        "job": _name(found),
+        "phase": now.get("phase"),
+        "subtasks": (now.get("scaling") or {}).get("observedParallelism"),
+    }
+    if output != "table":
+        print_document(command, {"done": done} | fields, output)
+    elif done:
+        print_pairs(fields)
 
 
 def _is_ready(found: Json) -> bool:

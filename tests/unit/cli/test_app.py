@@ -1,4 +1,5 @@
 import io
+import json
 import os
 import subprocess
 import sys
@@ -279,6 +280,8 @@ def test_a_checkpoint_is_named_in_the_summary(moorage, job_file):
         ("start", "moorage run JOB.yaml"),
         ("stop", "moorage savepoint JOB.yaml NAME --stop"),
         ("ps", "moorage status"),
+        ("deploy", "kubectl apply -f JOB.yaml"),
+        ("logs", "on a cluster: kubectl logs POD"),
         ("staus", "Did you mean 'status'"),
     ],
 )
@@ -291,3 +294,26 @@ def test_a_command_that_is_not_there_is_told_what_to_call(moorage, monkeypatch, 
 
 def test_no_name_of_another_command_hides_one_of_ours():
     assert not set(_OTHERWISE) & set(get_group(app).commands)
+
+
+def test_a_verdict_on_a_manifest_is_there_for_programs_right_or_wrong(moorage, job_file):
+    status, out, _ = moorage("validate", job_file, "-o", "json")
+    document = json.loads(out)
+    assert (status, document["valid"], document["problems"]) == (0, True, [])
+    assert document["job"] == "clicks"
+    job_file.write_text(job_file.read_text().replace("parallelism: 2", "parallelism: 2, x: 1"))
+    status, out, err = moorage("validate", job_file, "-o", "json")
+    document = json.loads(out)
+    assert (status, document["valid"], err) == (2, False, "")
+    (problem,) = document["problems"]
+    assert (problem["field"], problem["reason"]) == ("spec.scaling.x", "is not a field")
+    assert problem["line"] > 1
+    assert problem["fix"].startswith("remove it; known here")
+
+
+def test_versions_are_there_for_programs(moorage):
+    status, out, _ = moorage("version", "-o", "json")
+    assert status == 0
+    assert json.loads(out).keys() == {
+        *("format", "command", "moorage", "python", "pyspark", "rocksdict")
+    }

@@ -118,10 +118,11 @@ class Kubectl:
 
     def _done(self, verb, kind, *words, text):
         if verb == "create":
+            self.made.append(json.loads(text))
             made = json.loads(text)
-            self.made.append(made)
+            made["metadata"]["creationTimestamp"] = "2026-11-23T14:19:00Z"
             self.snapshots[made["metadata"]["name"]] = made
-            return made
+            return deepcopy(made)
         if kind == "pods":
             return {"items": list(self.pods)}
         known = self.jobs if kind == JOBS else self.snapshots
@@ -375,6 +376,28 @@ def test_a_job_is_sent_to_sleep_and_woken(plugin, verb, state, phase):
     assert status == 0
     assert kubectl.patches == [{"spec": {"desiredState": state}}]
     assert phase in out
+
+
+@pytest.mark.parametrize(
+    ("verb", "steps", "found"),
+    [
+        (["suspend", "clicks"], [seen(phase="Suspended")], {"done": True, "phase": "Suspended"}),
+        (["resume", "clicks", "--no-wait"], [], {"done": False, "job": "clicks"}),
+        (["savepoint", "clicks", "friday"], [{}, {"state": "Completed", "path": "s3://b/f"}], {}),
+        (["savepoint", "clicks", "friday", "--no-wait"], [{}], {"job": "clicks"}),
+    ],
+)
+def test_what_was_ordered_is_there_for_programs(plugin, verb, steps, found):
+    kubectl = Kubectl(job())
+    kubectl.steps = steps
+    status, out, _ = plugin(kubectl, *verb, "-o", "json")
+    document = json.loads(out)
+    assert (status, document["command"]) == (0, verb[0])
+    assert document | found == document
+    if verb[0] == "savepoint":
+        waited = "--no-wait" not in verb
+        assert document["snapshot"]["name"] == "clicks-friday"
+        assert document["snapshot"]["path"] == ("s3://b/f" if waited else "")
 
 
 def test_what_takes_too_long_goes_on_without_who_waits():

@@ -3,6 +3,7 @@
 import json
 import socket
 import tempfile
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -12,7 +13,7 @@ from moorage_testing.page_samples import sample_run
 
 from moorage.driver.control import ControlServer, control_path
 from moorage.driver.lookups import StateLookups
-from moorage.driver.requests import Requests
+from moorage.driver.requests import Requests, SavepointRequest
 from moorage.driver.run_status import run_status
 from moorage.driver.settings import JobSettings
 from moorage.driver.views import CheckpointView, SavepointView
@@ -39,6 +40,46 @@ def running(sockets, job_file):  # noqa: ARG001 - they lie in that folder
     found = run_status("clicks", where, progress, now)
     with ControlServer(control_path(where), Requests(), StateLookups(), lambda: found):
         yield found
+
+
+@pytest.fixture
+def willing(sockets, job_file):  # noqa: ARG001 - they lie in that folder
+    """A job that runs, and does one thing that is asked for."""
+    settings = JobSettings.of(load_manifest(job_file), job_file.parent)
+    found = run_status("clicks", settings.checkpoint_dir, sample_run().facts().progress, MOMENT)
+    requests, done = Requests(), threading.Event()
+
+    def work():
+        while not done.wait(0.01):
+            for asked in requests.take():
+                view = SavepointView("friday", "file:///s/friday", 8, 80, 1 << 20, 1.0)
+                asked.answer(view if isinstance(asked, SavepointRequest) else None)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with ControlServer(
+        control_path(settings.checkpoint_dir), requests, StateLookups(), lambda: found
+    ):
+        yield
+    done.set()
+    thread.join()
+
+
+MOMENT = datetime(2026, 11, 20, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_what_a_job_was_asked_for_is_there_for_programs(moorage, willing, job_file, form):  # noqa: ARG001
+    text = job_file.read_text()
+    job_file.write_text(text.replace("state: {", 'state: {savepointDir: "file:///s", '))
+    status, out, err = moorage("savepoint", job_file, "friday", "-o", form)
+    document = yaml.safe_load(out)
+    assert (status, document["command"]) == (0, "savepoint")
+    assert document["savepoint"]["url"] == "file:///s/friday"
+    assert "savepoint friday: epoch 80" in err
+    status, out, _ = moorage("rescale", job_file, "3", "-o", form)
+    document = yaml.safe_load(out)
+    assert (status, document["job"], document["parallelism"]) == (0, "clicks", 3)
 
 
 def test_a_job_that_runs_is_shown_as_a_tree(moorage, running, job_file):
