@@ -38,6 +38,7 @@ Kind = Literal[
     "Ingress",
     "ResourceQuota",
     "LimitRange",
+    "PriorityClass",
 ]
 
 

@@ -1,4 +1,4 @@
-"""What a spec names and the cluster lacks: Secrets, service accounts, snapshots.
+"""What a spec names and the cluster lacks: Secrets, service accounts, priority classes, snapshots.
 
 A failed look proves nothing: only what the API server says is not there becomes a `Problem`.
 """
@@ -9,6 +9,7 @@ from typing import Any
 from moorage_api import JobSpec, Problem
 from moorage_operator.children.pods import TLS_KEYS
 from moorage_operator.objects import job_name_of
+from moorage_operator.pod_resources import mapping
 from moorage_operator.ports import Forbidden, Reads
 from moorage_operator.world import Meta
 
@@ -27,6 +28,7 @@ async def fact_problems(
         *await _account(cluster, meta.namespace, spec),
         *await _credentials(cluster, meta.namespace, spec),
         *await _certificate(cluster, meta.namespace, spec),
+        *await _priorities(cluster, spec),
         *await _snapshot(cluster, meta, spec),
     )
 
@@ -50,6 +52,28 @@ async def _account(cluster: Reads, namespace: str, spec: JobSpec) -> Iterable[Pr
     field = "spec.serviceAccountName"
     reason = f"names a service account that is not there: {name}"
     return (Problem(field, reason, f"create it in namespace {namespace}, or name another one"),)
+
+
+async def _priorities(cluster: Reads, spec: JobSpec) -> Iterable[Problem]:
+    """Without its class no pod is taken, and of executors only Spark's log would say so."""
+    problems = []
+    for role, template in (
+        ("driver", spec.driver.pod_template),
+        ("executor", spec.executor.pod_template),
+    ):
+        name = mapping(template.get("spec")).get("priorityClassName")
+        if not name:
+            continue
+        try:
+            found = await cluster.get("PriorityClass", "", str(name))
+        except Forbidden:
+            return ()
+        if found is None:
+            field = f"spec.{role}.podTemplate.spec.priorityClassName"
+            reason = f"names a PriorityClass that is not there: {name}"
+            fix = "name one that `kubectl get priorityclasses` shows, or create it"
+            problems.append(Problem(field, reason, fix))
+    return problems
 
 
 async def _credentials(cluster: Reads, namespace: str, spec: JobSpec) -> Iterable[Problem]:

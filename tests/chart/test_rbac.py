@@ -53,7 +53,7 @@ IMPLIED = {
     ("uninstall.py", "patch"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
 }
 WATCHED = ("StatefulSparkJob", "StatefulSparkSnapshot", "Pod")
-CLUSTER = ("Node",)
+CLUSTER = ("Node", "PriorityClass")
 
 
 def calls():

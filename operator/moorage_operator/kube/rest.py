@@ -76,6 +76,9 @@ RESOURCES: dict[Kind, Resource] = {
     "Node": Resource("Node", "nodes", namespaced=False, status=True),
     "ResourceQuota": Resource("ResourceQuota", "resourcequotas"),
     "LimitRange": Resource("LimitRange", "limitranges"),
+    "PriorityClass": Resource(
+        "PriorityClass", "priorityclasses", "scheduling.k8s.io", namespaced=False
+    ),
     "PodDisruptionBudget": Resource("PodDisruptionBudget", "poddisruptionbudgets", "policy"),
     "Ingress": Resource("Ingress", "ingresses", "networking.k8s.io"),
     "PodMonitor": Resource("PodMonitor", "podmonitors", "monitoring.coreos.com"),

@@ -261,7 +261,7 @@ def _cluster_id(cluster: Cluster, running: Running) -> str:
         try:
             kept = cluster.get("configmap", config_map_name(running.meta.name, running.attempt))
             return str(json.loads(kept["data"]["start.json"])["clusterId"])
-        except (Refused, KeyError, ValueError):
+        except (Refused, KeyError, TypeError, ValueError):
             pass
     return str(cluster.get("namespace", "kube-system")["metadata"]["uid"])
 

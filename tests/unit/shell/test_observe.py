@@ -90,6 +90,28 @@ async def test_a_missing_secret_is_a_problem_and_a_present_one_is_none(shell):
     assert shell.world.problems == ()
 
 
+async def test_a_priority_class_that_is_not_there_is_a_problem(shell):
+    high = {"podTemplate": {"spec": {"priorityClassName": "high"}}}
+    shell.make_job(driver=high, executor=high)
+    await shell.reconcile()
+    field = "spec.{}.podTemplate.spec.priorityClassName"
+    found = [one.field for one in shell.world.problems]
+    assert found == [field.format("driver"), field.format("executor")]
+    assert "names a PriorityClass that is not there: high" in shell.world.problems[0].reason
+    meta = {"name": "high"}
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    shell.api.create({**kind, "metadata": meta, "value": 1000})
+    await shell.reconcile()
+    assert shell.world.problems == ()
+
+
+async def test_a_priority_class_that_may_not_be_read_is_no_problem(shell):
+    shell.make_job(executor={"podTemplate": {"spec": {"priorityClassName": "high"}}})
+    shell.cluster.fail(Forbidden("no"), verb="get", kind="PriorityClass")
+    await shell.reconcile()
+    assert shell.world.problems == ()
+
+
 def certificate(shell, **data):
     meta = {"name": "clicks-tls", "namespace": "here"}
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data}
