@@ -18,7 +18,10 @@ from moorage.testing import KeyedHarness, run_job
 from moorage_api.manifest import parse_manifest
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-IDEAS = ["bootstrap", "dedup", "fraud", "rules", "schema_change", "scoring", "sessions"]
+IDEAS = [
+    *("bootstrap", "dedup", "fraud", "rules", "schema_change", "scoring", "sessions"),
+    "stream_join",
+]
 MINUTE = 60_000
 
 
@@ -68,6 +71,24 @@ def test_a_copy_of_a_payment_goes_aside_until_a_day_is_over(example):
         first.process(("a", 1))
         first.set_processing_time(25 * 60 * MINUTE)
         assert first.process(("a", 1)) == [("a", 1)]
+
+
+def test_a_click_meets_the_ads_that_were_shown_shortly_before_whichever_row_is_read_first(example):
+    shown = [("v1", "shoes", at(0)), ("v1", "hats", at(9 * MINUTE)), ("v2", "shoes", at(0))]
+    clicks = [
+        ("v1", "/buy", at(10 * MINUTE)),
+        ("v1", "/late", at(10 * MINUTE + 1)),
+        ("v2", "/before", at(-1)),
+    ]
+    rows = {"shown": shown, "clicks": clicks}
+    apart = [{"clicks": clicks}, {"shown": shown}]
+    for inputs in (rows, apart, apart[::-1]):
+        found = run_job(example("stream_join").build, inputs, args=["s", "c", "out"])["out"]
+        assert sorted((one.visit, one.ad, one.page) for one in found) == [
+            ("v1", "hats", "/buy"),
+            ("v1", "hats", "/late"),
+            ("v1", "shoes", "/buy"),
+        ]
 
 
 @pytest.mark.parametrize(("later", "alerts"), [(59_000, 1), (60_001, 0)])
