@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from moorage_state.errors import UserError
 
-__all__ = ["Misplaced", "Unfinished", "absent", "calls_explained", "miscalled"]
+__all__ = [
+    "Misplaced",
+    "Unfinished",
+    "absent",
+    "absent_of_env",
+    "calls_explained",
+    "miscalled",
+]
 
 _FRAME = "transform(lambda frame: frame...), with what a DataFrame has: filter, select, withColumn"
 _OTHERWISE = {
@@ -36,6 +43,30 @@ _OTHERWISE = {
     "to": 'sink_to(sink, uid="...")',
 }
 """Names that people bring along, and what stands for them here."""
+
+_MANIFEST = "that is for the manifest to say: "
+_OF_ENV = {
+    **dict.fromkeys(
+        ("addSource", "add_source", "fromSource", "from_source", "load", "read", "readStream"),
+        'call read_stream("uid", "json", schema="user string, n long", path="in")',
+    ),
+    **dict.fromkeys(
+        ("awaitTermination", "execute", "executeAsync", "execute_async", "run", "start"),
+        "leave it out: the job runs when build has returned",
+    ),
+    **dict.fromkeys(
+        ("fromCollection", "fromElements", "from_collection", "from_elements"),
+        'a test gives rows to read_stream("in", ...): moorage.testing.run_job(build, {"in": []})',
+    ),
+    **dict.fromkeys(("setParallelism", "set_parallelism"), f"{_MANIFEST}spec.scaling.parallelism"),
+    **dict.fromkeys(
+        ("enableCheckpointing", "enable_checkpointing", "get_checkpoint_config"),
+        f"{_MANIFEST}spec.checkpoint",
+    ),
+    **dict.fromkeys(("setStateBackend", "set_state_backend"), f"{_MANIFEST}spec.state.backend"),
+    **dict.fromkeys(("conf", "createDataFrame", "sql", "table"), "Spark's session is env.spark"),
+}
+"""The same of names that people look for on `env`."""
 
 _BY_KEY = 'rows are joined by the key that key_by("column") names of each stream'
 _ARGUMENTS = {
@@ -72,6 +103,17 @@ def absent(stream: object, name: str, elsewhere: type, first: str) -> Exception:
     if name in _OTHERWISE:
         return Misplaced(f"a {kind} has no {name}: call {_OTHERWISE[name]}")
     return _misspelt(stream, name) or _unknown(stream, name)
+
+
+def absent_of_env(env: object, name: str) -> Exception:
+    """The same for a name that `env` does not have."""
+    if name in _OF_ENV:
+        return Misplaced(f"env has no {name}: {_OF_ENV[name]}")
+    names = [*vars(env), *dir(type(env))]
+    near = get_close_matches(name, [one for one in names if not one.startswith("_")], 1)
+    if name.startswith("_") or not near:
+        return _unknown(env, name)
+    return Misplaced(f"env has no {name}: did you mean {near[0]}?")
 
 
 def miscalled(error: Exception) -> str | None:

@@ -47,7 +47,7 @@ from moorage.api.graph import (
     SinkNode,
     Transform,
 )
-from moorage.api.misplaced import absent
+from moorage.api.misplaced import absent, absent_of_env
 from moorage.api.ready_made import ReadyMade
 from moorage.api.sinks import Sink, SinkContext
 from moorage.api.windowed_stream import WindowedStream
@@ -482,6 +482,11 @@ class StreamEnvironment:
         self._uids: set[str] = set()
         self._max_records = max_records_per_epoch
         self._skip_missing_offsets = skip_missing_offsets
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise absent_of_env(self, name)
 
     def read_stream(
         self,

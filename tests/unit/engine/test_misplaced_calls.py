@@ -118,3 +118,29 @@ def test_other_names_are_no_attributes_as_anywhere():
 
     with pytest.raises(AttributeError, match=re.escape("'DataStream' object has no attribute")):
         run_job(build, {})
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda env: env.readStream, 'env has no readStream: call read_stream("uid", "json"'),
+        (lambda env: env.execute("job"), "env has no execute: leave it out: the job runs when"),
+        (lambda env: env.from_collection([]), "moorage.testing.run_job(build, "),
+        (lambda env: env.set_parallelism(2), "for the manifest to say: spec.scaling.parallelism"),
+        (lambda env: env.enable_checkpointing(1), "for the manifest to say: spec.checkpoint"),
+        (lambda env: env.sql("select 1"), "Spark's session is env.spark"),
+        (
+            lambda env: env.read_steam("in", "json"),
+            "env has no read_steam: did you mean read_stream",
+        ),
+        (lambda env: env.arg[0], "env has no arg: did you mean args?"),
+    ],
+)
+def test_what_env_has_not_is_told_with_what_there_is(call, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        run_job(call, {})
+
+
+def test_what_nobody_means_is_pythons_own_to_tell():
+    with pytest.raises(AttributeError, match="has no attribute 'zzz'"):
+        run_job(lambda env: getattr(env, "zz" + "z"), {})
