@@ -290,6 +290,10 @@ class OperatorLoad(Report):
 
     uid: str
     subtasks: _Count = 0
+    rows_in: _Count = 0
+    """Of all subtasks, in the window."""
+    rows_out: _Count = 0
+    """That they gave."""
     busiest: int = 0
     """By time at work; by rows where that is not known."""
     key_groups: str = ""

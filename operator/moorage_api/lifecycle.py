@@ -76,6 +76,10 @@ class Standby(Model):
     min_rate_percent: Annotated[int, Field(ge=0, le=100)] = 50
     """How many input rows it must take in the end, in percent of what the old version takes."""
 
+    max_output_difference_percent: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
+    """By how many percent the rows that an operator gives for each that it takes may differ from
+    what the operator of the same uid gives in the old version; without it nothing is compared."""
+
     def _rules(self) -> Iterator[Violation]:
         if self.observe_for >= self.catch_up_timeout:
             yield Violation(

@@ -46,6 +46,7 @@ class _Job:
     clock_ahead: int
     parallelism: int
     rejected: bool
+    reconciled: bool
     on_trial: bool
     # of jobs with an autoscaler; what it has not said yet is left out
     target: float | None
@@ -333,6 +334,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[_Job], float | None]], ...] = (
         lambda job: float(job.rejected),
     ),
     (
+        "reconciled",
+        "1 if the newest spec is followed; 0 while it waits, is being followed or was given up.",
+        lambda job: float(job.reconciled),
+    ),
+    (
         "on_trial",
         "1 while the version that runs, or is to, is not stable, and another one was.",
         lambda job: float(job.on_trial),
@@ -374,6 +380,7 @@ def _job(status: JobStatus) -> _Job:
         clock_ahead=status.health.clock_ahead_seconds,
         parallelism=running,
         rejected=_is_rejected(status),
+        reconciled=conditions.get("Reconciled", False),
         on_trial=status.reconciliation.trial is not None,
         target=float(scaler.target or running) if scaler else None,
         needed=float(scaler.needed) if scaler and scaler.needed else None,

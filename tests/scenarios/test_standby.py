@@ -119,6 +119,33 @@ async def test_a_version_that_does_worse_is_given_up(running, habit, value, said
     assert said in running.status().condition("Reconciled").message
 
 
+@pytest.mark.scenario(72)
+@pytest.mark.parametrize("gives", [0.0, 1.0, 4.0])
+async def test_a_version_that_gives_other_rows_is_given_up_where_that_was_asked_for(running, gives):
+    running.drivers.habits.arrivals = {"clicks": 100.0}
+    running.drivers.habits.standby_output = gives
+    rules = {"maxOutputDifferencePercent": 20, **OBSERVED}
+    running.edit(image=NEW, upgrade={"strategy": "WarmStandby", "standby": rules})
+    await running.until(lambda: "StandbyFailed" in running.events(), 600)
+    await running.run(30)
+    untouched(running)
+    said = running.status().condition("Reconciled").message
+    assert (
+        f"counts gives {gives:.2f} rows for each that it takes, and the old version's 2.00" in said
+    )
+
+
+@pytest.mark.parametrize(("gives", "most"), [(2.2, 20), (0.0, None)])
+async def test_one_that_gives_about_as_many_or_that_nobody_compares_takes_over(
+    running, gives, most
+):
+    running.drivers.habits.arrivals = {"clicks": 100.0}
+    running.drivers.habits.standby_output = gives
+    rules = {**({"maxOutputDifferencePercent": most} if most else {}), **OBSERVED}
+    running.edit(image=NEW, upgrade={"strategy": "WarmStandby", "standby": rules})
+    await taken_over(running)
+
+
 async def kept_up(world, seconds):
     """Run until the new version has kept up for so long."""
 

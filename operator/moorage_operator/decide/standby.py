@@ -9,7 +9,7 @@ the other driver, and what no status names is removed.
 from datetime import timedelta
 from typing import Literal, NamedTuple
 
-from moorage_api.driver import DriverState, RestoreOrder, StartOrder
+from moorage_api.driver import DriverState, LoadReport, RestoreOrder, StartOrder
 from moorage_api.lifecycle import Standby
 from moorage_api.status import OperationType, StandbyCounts, StandbyStatus
 from moorage_operator.decide.draft import Draft
@@ -32,6 +32,8 @@ _IDLE = 0.9
 """A stream that is busy for no more of its time has nothing left to read."""
 _SLACK_BYTES = 64 << 20
 """What state may differ by in any case: small states are mostly overhead."""
+_ENOUGH_ROWS = 100
+"""Of an operator of either version, before what they give is compared."""
 _EPOCHS = 3
 """Of either driver, before one is said to take less than the other: rows come by the epoch."""
 
@@ -275,7 +277,12 @@ def _compared(draft: Draft, report: DriverState, rules: Standby) -> _Judged:
             f"its state has {report.state_bytes} bytes, and the old version's {old.state_bytes}: "
             f"more than upgrade.standby.maxStatePercent {rules.max_state_percent} allows",
         )
-    return _compared_rates(draft, report, old, rules.min_rate_percent)
+    rates = _compared_rates(draft, report, old, rules.min_rate_percent)
+    if rates.verdict != "Good" or report.load is None or old.load is None:
+        return rates
+    percent = rules.max_output_difference_percent
+    worse = _compared_output(report.load, old.load, percent) if percent is not None else None
+    return worse or rates
 
 
 def _compared_rates(draft: Draft, report: DriverState, old: DriverState, percent: int) -> _Judged:
@@ -302,6 +309,27 @@ def _compared_rates(draft: Draft, report: DriverState, old: DriverState, percent
         f"version {old_rows / seconds:.0f}: less than upgrade.standby.minRatePercent {percent} "
         f"asks for",
     )
+
+
+def _compared_output(load: LoadReport, old: LoadReport, percent: int) -> _Judged | None:
+    """By what operators of both versions give for each row; None if no more than that differs.
+
+    Rows themselves are not compared: which come out when depends on where epochs were cut.
+    """
+    before = {one.uid: one for one in old.operators}
+    for one in load.operators:
+        other = before.get(one.uid)
+        if other is None or min(one.rows_in, other.rows_in) < _ENOUGH_ROWS:
+            continue
+        gives, gave = one.rows_out / one.rows_in, other.rows_out / other.rows_in
+        if abs(gives - gave) > gave * percent / 100:
+            return _Judged(
+                "Worse",
+                f"its operator {one.uid} gives {gives:.2f} rows for each that it takes, and the "
+                f"old version's {gave:.2f}: upgrade.standby.maxOutputDifferencePercent {percent} "
+                f"allows less of a difference",
+            )
+    return None
 
 
 def _stop_old(draft: Draft, text: str) -> None:

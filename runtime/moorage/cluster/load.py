@@ -34,6 +34,7 @@ class Done(NamedTuple):
 
     rows: int = 0
     busy: float = 0.0
+    given: int = 0  # rows
 
 
 _Known = Mapping[tuple[str, int], Done]
@@ -72,7 +73,7 @@ class LoadWindow:
         self._subtasks = [one for one in seen if one.key_groups is not None]
         if not self._looks or at - self._looks[-1][0] >= _LOOK_SECONDS:
             done = {
-                (one.uid, one.subtask): Done(one.rows_in, one.busy_seconds)
+                (one.uid, one.subtask): Done(one.rows_in, one.busy_seconds, one.rows_out)
                 for one in self._subtasks
             }
             self._looks.append((at, done))
@@ -168,6 +169,8 @@ def operator_loads(subtasks: Sequence[SubtaskView], before: _Known) -> Iterator[
         yield OperatorLoad(
             uid=uid,
             subtasks=len(group),
+            rows_in=sum(each.rows for each, _ in group),
+            rows_out=sum(each.given for each, _ in group),
             busiest=one.subtask,
             key_groups=_groups_of(one),
             most=most,
@@ -182,8 +185,12 @@ def _by_operator(
     groups: dict[str, list[tuple[Done, SubtaskView]]] = {}
     for one in subtasks:
         old = before.get((one.uid, one.subtask), Done())
-        rows, busy = max(one.rows_in - old.rows, 0), max(one.busy_seconds - old.busy, 0.0)
-        groups.setdefault(one.uid, []).append((Done(rows, busy), one))
+        done = Done(
+            max(one.rows_in - old.rows, 0),
+            max(one.busy_seconds - old.busy, 0.0),
+            max(one.rows_out - old.given, 0),
+        )
+        groups.setdefault(one.uid, []).append((done, one))
     return groups
 
 

@@ -49,7 +49,7 @@ def test_of_an_epoch_that_began_before_the_window_counts_what_lies_in_it():
 def subtask(number, rows, busy, state=10, uid="counts", groups=4):
     first = number * groups
     place = (first, first + groups - 1)
-    views = {"rows_in": rows, "busy_seconds": busy, "state_bytes": state}
+    views = {"rows_in": rows, "rows_out": 2 * rows, "busy_seconds": busy, "state_bytes": state}
     return SubtaskView(uid, number, place, "a:1", **views)
 
 
@@ -66,6 +66,7 @@ def test_the_busiest_subtask_of_each_operator_is_told_beside_the_median():
     before, counts = load.operators
     assert (counts.uid, counts.subtasks, counts.busiest) == ("counts", 3, 1)
     assert counts.key_groups == "4-7"
+    assert (counts.rows_in, counts.rows_out) == (1200, 2400)
     assert counts.most.model_dump() == {"rows": 900, "busy_seconds": 45.0, "state_bytes": 90}
     assert counts.median.model_dump() == {"rows": 200, "busy_seconds": 3.0, "state_bytes": 20}
     # One whose rows another operator reads says nothing of its time.

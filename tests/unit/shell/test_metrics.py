@@ -146,6 +146,14 @@ def test_a_version_that_was_given_up_is_shown_until_there_is_another(metrics):
     assert 'moorage_job_rejected{job="clicks",namespace="n"} 0.0' in text(metrics)
 
 
+def test_a_spec_that_is_not_followed_is_shown(metrics):
+    said = {"type": "Reconciled", "lastTransitionTime": "2026-03-01T12:00:00Z"}
+    see(metrics, conditions=[{**said, "status": "False", "reason": "QuotaExceeded"}])
+    assert 'moorage_job_reconciled{job="clicks",namespace="n"} 0.0' in text(metrics)
+    see(metrics, conditions=[{**said, "status": "True", "reason": "UpToDate"}])
+    assert 'moorage_job_reconciled{job="clicks",namespace="n"} 1.0' in text(metrics)
+
+
 def test_a_version_on_trial_is_shown(metrics):
     trial = {"revision": "b", "since": "2026-03-01T12:00:00Z", "restorePoint": {"mode": "Latest"}}
     see(metrics, reconciliation={"trial": trial})

@@ -20,6 +20,7 @@ from moorage_api.driver import (
     DriverEnd,
     DriverState,
     LoadReport,
+    OperatorLoad,
     PromoteBody,
     RequestError,
     RequestView,
@@ -146,7 +147,13 @@ class FakeDriver(LineageKeeper):
             lag_rows=round(waits * seconds),
             lag_rows_before=0,
             lag_seconds=seconds,
+            operators=(self._counts(),),
         )
+
+    def _counts(self) -> OperatorLoad:
+        """Of its one operator."""
+        gives, rows = self.habits.standby_output if self.standby else 2.0, round(self.rows)
+        return OperatorLoad(uid="counts", subtasks=1, rows_in=rows, rows_out=round(rows * gives))
 
     # -- life ----------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ class Habits:
         standby_says: what one that stands by has people read.
         standby_bytes: of the state of one that stands by; others have a gigabyte.
         standby_rate: rows per second of one that stands by; others take 100.
+        standby_output: rows that one that stands by gives for each that it takes; others give 2.
         arrivals: rows per second that come, by job; drivers of other jobs say nothing of a load.
         each: rows per second that a subtask does.
         clock_ahead: seconds by which drivers' clocks are ahead of the operator's.
@@ -61,6 +62,7 @@ class Habits:
     standby_says: str = ""
     standby_bytes: int = 1 << 30
     standby_rate: float = 100.0
+    standby_output: float = 2.0
     arrivals: dict[str, float] = field(default_factory=dict)
     each: float = 1000.0
     clock_ahead: float = 0.0
