@@ -77,14 +77,16 @@ def room(
     whole, once = _Asked.of(new, 1, count, count), _Asked.of(old, 1, before, before)
     lacks, silent = list(_lacking(applying, whole, held)), list(_silent(applying, new))
     grown = [one for one in lacks if one.wanted > once.counted(one.quota).get(one.resource, _NONE)]
+    # What runs was taken, if by a webhook's help; and who starts hears of the API server at once.
     quieter = [one for one in silent if one not in set(_silent(applying, old))]
     one_of_each = _lacking(applying, _Asked.of(new, 1, 1, 1), held)
     return Room(
-        start=_texts([*one_of_each, *silent]),
-        whole=_texts([*lacks, *silent]),
+        start=_texts(one_of_each),
+        whole=_texts(lacks),
         growth=_texts([*grown, *quieter]) if running else "",
         beside=_texts([*_lacking(applying, whole, _Asked()), *quieter]),
         trial=_texts(_lacking(applying, _Asked.of_trial(new), _Asked())) if running else "",
+        silent=_texts(silent),
         left=any(_is_left(known, one.resource) for one in lacks),
     )
 

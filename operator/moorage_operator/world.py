@@ -197,6 +197,7 @@ class Room:
     growth: str = ""  # for what an edit asks for beyond what runs
     beside: str = ""  # for all pods while those that run stay
     trial: str = ""  # for the pod of a preflight while those that run stay
+    silent: str = ""  # what containers do not say that quotas ask of all; a webhook may add it
     left: bool = False  # whether an ended driver may have some of what is lacked
 
 

@@ -220,12 +220,14 @@ async def test_a_version_that_is_to_be_tried_waits_for_room_for_its_pod(world):
     await world.until(lambda: world.is_running() and world.status().attempt.number == 2, 600)
 
 
-async def test_a_limit_that_a_quota_asks_of_every_container_is_told_before_a_start(world):
-    quota(world, limits_cpu="64")
+async def test_an_edit_whose_container_lacks_what_a_quota_asks_of_all_stops_nothing(world):
     world.apply()
-    await world.until(lambda: world.condition("Progressing") == "False/QuotaExceeded")
-    assert "asks every container for limits.cpu" in said(world, "Progressing")
-    assert world.pods() == []
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    quota(world, limits_cpu="64")
+    proxy = {"name": "proxy", "image": "registry.example/proxy:1", "restartPolicy": "Always"}
+    world.edit(driver={"podTemplate": {"spec": {"initContainers": [proxy]}}})
+    await world.until(lambda: world.condition("Reconciled") == "False/QuotaExceeded")
+    assert "asks every container for limits.cpu, and proxy says none" in said(world, "Reconciled")
     usual = {"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "100m"}}
     body = {
         "apiVersion": "v1",
@@ -234,4 +236,4 @@ async def test_a_limit_that_a_quota_asks_of_every_container_is_told_before_a_sta
         "spec": {"limits": [usual]},
     }
     world.api.apply(body, manager="people")
-    await world.until(world.is_running)
+    await world.until(lambda: world.is_running() and world.status().attempt.number == 2)

@@ -393,6 +393,9 @@ def executor_template(meta: Meta, spec: JobSpec, revision: str, attempt: int) ->
     return merged_pod(ours, spec.executor.pod_template)
 
 
+_LIMIT_CORES = "spark.kubernetes.executor.limit.cores"
+
+
 def executor_pod(meta: Meta, spec: JobSpec, revision: str, attempt: int) -> dict[str, Any]:
     """An executor's pod, about as Spark makes it of the template; to be tried, never to be run."""
     pod = executor_template(meta, spec, revision, attempt)
@@ -405,11 +408,16 @@ def executor_pod(meta: Meta, spec: JobSpec, revision: str, attempt: int) -> dict
     memory = f"{executor_memory(spec.executor).total}Mi"
     given = main.get("resources") or {}
     cpu = str(spec.executor.cpu_request or spec.executor.cores)
+    most = spec.spark_conf.get(_LIMIT_CORES)
     main["args"] = ["executor"]
     main["resources"] = {
         **given,
         "requests": {**(given.get("requests") or {}), "cpu": cpu, "memory": memory},
-        "limits": {**(given.get("limits") or {}), "memory": memory},
+        "limits": {
+            **(given.get("limits") or {}),
+            **({"cpu": str(most)} if most is not None else {}),
+            "memory": memory,
+        },
     }
     return pod
 

@@ -225,9 +225,12 @@ def _quotas(seen: "_Seen", running: Running, job: StatefulSparkJob) -> Iterator[
     for text in lacks:
         todo = "raise the quota, or ask for less" if "has no room" in text else ""
         yield Finding("quotas", "failed", text, todo)
+    warned = [found.silent] if not lacks and not running.runs else []
     if not lacks and found.whole and not running.runs:
-        yield Finding("quotas", "warning", f"it would start with fewer executors: {found.whole}")
-    elif not lacks:
+        warned.append(f"it would start with fewer executors: {found.whole}")
+    for text in filter(None, warned):
+        yield Finding("quotas", "warning", text)
+    if not lacks and not any(warned):
         said = "there is none" if not quotas else f"room for all pods, of {len(quotas)}"
         yield Finding("quotas", "ok", said)
 

@@ -208,6 +208,16 @@ def test_a_manifest_that_is_for_neither_is_refused_with_what_is_wrong(moorage, m
     assert "spec.scaling.parallelism" in err
 
 
+def test_what_a_start_would_be_refused_or_get_less_for_is_a_warning(moorage, kubectl, manifest):
+    kubectl.objects["ResourceQuota"] = [quota(pods="2", limits_cpu="64")]
+    wide = manifest(scaling={"parallelism": 4})
+    status, out, _ = moorage("preflight", wide, "--for", "cluster")
+    assert status == 0
+    assert "it would start with fewer executors: ResourceQuota compute has no room for pods" in out
+    assert "asks every container for limits.cpu" in out
+    assert "room for all pods" not in out
+
+
 def run_of(kubectl, **changes):
     """The job runs, with a driver and two executors."""
     spec = JobSpec.model_validate(spec_data(**changes))

@@ -212,12 +212,28 @@ def limit_range(**limits):
 def test_a_limit_that_no_container_says_and_a_quota_asks_for_is_named():
     lacks = found(quota({"limits.cpu": "100"}))
     asked = "ResourceQuota compute asks every container for limits.cpu, and driver says none"
-    assert asked in lacks.start
-    assert "set it in the podTemplate, or by a LimitRange's default" in lacks.start
-    assert "executor says none" in lacks.whole
-    # What runs without it was taken before the quota came, or would not be there.
+    assert asked in lacks.silent
+    assert "set it in the podTemplate, or by a LimitRange's default" in lacks.silent
+    assert "executor says none" in lacks.silent
+    # The API server says it at once of a driver; and a webhook may add it.
+    assert (lacks.start, lacks.whole) == ("", "")
     assert found(quota({"limits.cpu": "100"}), spec(image="b:2"), spec(), 1, 2).growth == ""
     assert found(quota({"limits.cpu": "100"}, scopes=["Terminating"])) == Room()
+
+
+def test_an_edit_with_a_container_that_does_not_say_it_is_held():
+    beside = {"name": "proxy", "image": "x", "restartPolicy": "Always"}
+    wider = spec(driver={"podTemplate": {"spec": {"initContainers": [beside]}}})
+    lacks = found(quota({"limits.cpu": "100"}), wider, spec(), 1, 2)
+    assert "proxy says none" in lacks.growth
+    assert "driver says none" not in lacks.growth
+
+
+def test_a_limit_of_cores_that_spark_sets_counts():
+    limited = spec(sparkConf={"spark.kubernetes.executor.limit.cores": "3"})
+    lacks = found(quota({"limits.cpu": "5"}), limited)
+    assert "limits.cpu 6 of 5" in lacks.whole
+    assert "executor says none" not in lacks.silent
 
 
 def test_what_a_limit_range_puts_in_counts():
