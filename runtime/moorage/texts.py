@@ -29,6 +29,17 @@ def time_text(moment: datetime | None) -> str | None:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def event_time_text(time_ms: int, now: datetime) -> str:
+    """Event time in milliseconds, and how far it is behind the clock, or before it."""
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms"  # no calendar has it
+    seconds = int((now - moment).total_seconds())
+    where = "behind" if seconds >= 0 else "before"
+    return f"{time_text(moment)}, {age_text(abs(seconds))} {where} the clock"
+
+
 def age_text(seconds: int | None) -> str | None:
     """The two largest units: `45s`, `12m05s`, `3h07m`, `9d04h`."""
     if seconds is None:

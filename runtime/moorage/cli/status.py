@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moorage.cli.output import Output, complain, one_line, print_document, print_table
-from moorage.texts import age_text, size_text
+from moorage.texts import age_text, event_time_text, size_text
 from moorage_state.errors import MoorageError, UserError
 
 if TYPE_CHECKING:
     from moorage.driver.run_status import RunStatus
-    from moorage.driver.views import SubtaskView
+    from moorage.driver.views import SubtaskView, WatermarkView
     from moorage.offline.description import Description
 
 _ANSWER_SECONDS = 5.0
@@ -113,6 +113,8 @@ def run_tree(found: "RunStatus", now: datetime) -> Iterator[str]:
     odd = f", {found.late_rows:,} late" if found.late_rows else ""
     odd += f", {found.null_keys:,} with a null key" if found.null_keys else ""
     yield f"├─ stream: epoch {found.epoch}, {rows}{odd}, state {size_text(found.state_bytes)}"
+    for one in found.watermarks:
+        yield f"├─ watermark of {one.uid}: {watermark_text(one, now)}"
     yield f"├─ driver: process {found.pid}, began from {found.restored_from or 'nothing'}"
     yield from _servers(found.subtasks, found)
     counts = f"{found.completed_checkpoints} completed, {found.failed_checkpoints} failed"
@@ -127,6 +129,12 @@ def run_tree(found: "RunStatus", now: datetime) -> Iterator[str]:
     if savepoint is not None:
         told = f"{savepoint.name}, epoch {savepoint.epoch}, {size_text(savepoint.bytes_total)}"
     yield f"└─ savepoint: {told}"
+
+
+def watermark_text(one: "WatermarkView", now: datetime) -> str:
+    """How far event time has come for an operator, and what it waits for."""
+    told = "none yet" if one.time_ms is None else event_time_text(one.time_ms, now)
+    return f"{told}, waits for {one.held_by}" if one.held_by else told
 
 
 def _servers(subtasks: "Sequence[SubtaskView]", found: "RunStatus") -> Iterator[str]:

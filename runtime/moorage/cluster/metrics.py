@@ -246,6 +246,18 @@ METRICS: tuple[Measure, ...] = (
         "Rows that sources have and no epoch has taken; only of sources that say it, as Kafka's.",
         read=_one(lambda b: b.progress.lag_rows),
     ),
+    Measure(
+        "moorage_watermark_timestamp_seconds",
+        "gauge",
+        "The watermark of an operator, in seconds since 1970; not there before its first, and at "
+        "the end of the input.",
+        ("operator",),
+        lambda b: [
+            ((one.uid,), one.time_ms / 1000)
+            for one in b.progress.watermarks
+            if one.time_ms is not None
+        ],
+    ),
     _shown("moorage_state_bytes", "progress.state_bytes", "The size of all keyed state, about."),
     Measure(
         "moorage_subtask_busy_ratio",

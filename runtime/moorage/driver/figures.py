@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from moorage.api.functions import NO_WATERMARK
 from moorage.api.graph import Branch, InputNode, JobGraph
 from moorage.api.streams import DataStream
 from moorage.driver.settings import JobSettings
@@ -18,8 +19,10 @@ from moorage.driver.views import (
     QueryableView,
     SinkOutput,
     SubtaskView,
+    WatermarkView,
 )
 from moorage.engine.acks import Ack, EpochOutcome
+from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.redaction import redact
@@ -68,6 +71,19 @@ def graph_view(graph: JobGraph) -> GraphView:
         place = drawing.node(NodeView("sink", sink.uid, type(sink.sink).__name__))
         _connect(drawing, sink.upstream, place)
     return GraphView(tuple(drawing.views), tuple(drawing.edges))
+
+
+def watermarks_of(now: Watermarks) -> tuple[WatermarkView, ...]:
+    """Of each operator that has event time; of none once all input has ended."""
+    if now.drained:
+        return ()
+    views = []
+    for uid, clocks in now.readers.items():
+        if clocks:
+            time_ms = now.of(uid)
+            known = time_ms if time_ms > NO_WATERMARK else None
+            views.append(WatermarkView(uid, known, now.held_by(uid)))
+    return tuple(views)
 
 
 def outputs_of(graph: JobGraph) -> tuple[SinkOutput, ...]:

@@ -29,6 +29,7 @@ from moorage.driver.views import (
     ServerPart,
     SinkOutput,
     SubtaskView,
+    WatermarkView,
 )
 from moorage_state.coordinator import CheckpointException, CompletedCheckpoint, PendingCheckpoint
 from moorage_state.snapshots import SnapshotRoot
@@ -214,6 +215,7 @@ class Reporter:
         *,
         phases: EpochPhases = _NO_PHASES,
         subtasks: tuple[SubtaskView, ...] | None = None,
+        watermarks: tuple[WatermarkView, ...] = (),
     ) -> None:
         """An epoch was committed; it took `seconds`.
 
@@ -239,6 +241,7 @@ class Reporter:
             epoch_rows=rows,
             epoch_phases=phases,
             subtasks=self.progress.subtasks if subtasks is None else subtasks,
+            watermarks=watermarks,
             odd=self.progress.odd + odd,
             in_epoch=False,
             epoch_began=None,

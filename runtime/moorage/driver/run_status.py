@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from moorage.driver.types import JobProgress
-from moorage.driver.views import CheckpointView, FailureView, SavepointView, SubtaskView
+from moorage.driver.views import (
+    CheckpointView,
+    FailureView,
+    SavepointView,
+    SubtaskView,
+    WatermarkView,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +20,7 @@ class RunStatus:
 
     Attributes:
         pid: of the process that runs it.
+        watermarks: of operators that have event time.
         subtasks: of operators, and of sinks without one; see `SubtaskView`.
     """
 
@@ -40,6 +47,7 @@ class RunStatus:
     storage_error: str
     subtasks: tuple[SubtaskView, ...]
     at: datetime
+    watermarks: tuple[WatermarkView, ...] = ()
 
 
 def run_status(job: str, checkpoint_dir: str, now: JobProgress, at: datetime) -> RunStatus:
@@ -68,4 +76,5 @@ def run_status(job: str, checkpoint_dir: str, now: JobProgress, at: datetime) ->
         storage_error=now.storage_error,
         subtasks=now.subtasks,
         at=at,
+        watermarks=now.watermarks,
     )

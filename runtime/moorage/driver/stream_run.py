@@ -21,7 +21,7 @@ from moorage.api.graph import Branch, JobGraph
 from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.context import DriverContext
 from moorage.driver.environment import RangesMove, StoppedWaiting
-from moorage.driver.figures import Figures, queryable_of
+from moorage.driver.figures import Figures, queryable_of, watermarks_of
 from moorage.driver.manifests import (
     Boundary,
     CheckpointReport,
@@ -417,6 +417,7 @@ class StreamRun:
             odd,
             phases=self._figures.phases(outcome, self._runner.phases, began, committed),
             subtasks=self._figures.take(outcome),
+            watermarks=watermarks_of(self._runner.watermarks),
         )
         self._between_epochs()
 

@@ -27,6 +27,7 @@ from moorage.driver.views import (
     SavepointView,
     SinkOutput,
     SubtaskView,
+    WatermarkView,
 )
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class JobProgress:
         graph: None before the job's code has described it.
         sinks: likewise; which of them take output back.
         subtasks: operator by operator, as of about a second ago.
+        watermarks: of operators that have event time, as of the last epoch.
         epoch_phases: of the last epoch.
         queryable: states whose values can be asked for, as of some seconds ago.
         configuration: how checkpoints and epochs are configured: names and values, for people.
@@ -184,6 +186,7 @@ class JobProgress:
     graph: GraphView | None = None
     sinks: tuple[SinkOutput, ...] | None = None
     subtasks: tuple[SubtaskView, ...] = ()
+    watermarks: tuple[WatermarkView, ...] = ()
     epoch_phases: EpochPhases = field(default_factory=EpochPhases)
     queryable: tuple[QueryableView, ...] = ()
     configuration: tuple[tuple[str, str], ...] = ()

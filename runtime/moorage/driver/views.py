@@ -97,6 +97,20 @@ class OddRows:
 
 
 @dataclass(frozen=True, slots=True)
+class WatermarkView:
+    """How far event time has come for an operator.
+
+    Attributes:
+        time_ms: in milliseconds since 1970 UTC; None before each of its inputs has shown a time.
+        held_by: the input that it waits for; empty where all are idle.
+    """
+
+    uid: str
+    time_ms: int | None
+    held_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SavepointView:
     """A completed savepoint: what to name to restore it, and what it cost.
 

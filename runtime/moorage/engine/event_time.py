@@ -333,6 +333,14 @@ class Watermarks:
         # the next.
         return self.floors.get(operator, NO_WATERMARK)
 
+    def held_by(self, operator: str) -> str:
+        """The clock that an operator's watermark waits for; empty where all are idle or ended."""
+        shown = {name: self._reached(name) for name in sorted(self.readers[operator])}
+        active = {name: reached for name, (reached, idle) in shown.items() if not idle}
+        if self.drained or not active:
+            return ""
+        return min(active, key=lambda name: (active[name] is not None, active[name] or 0))
+
     @property
     def advanced(self) -> bool:
         """Whether the next epoch has a higher watermark for some operator than the one before."""

@@ -27,7 +27,7 @@ from moorage.page.parts import (
     count_text,
     moment_text,
 )
-from moorage.texts import duration_text, size_text
+from moorage.texts import duration_text, event_time_text, size_text
 
 _PHASES = {
     "subtasks": "subtasks",
@@ -61,6 +61,7 @@ _SUBTASKS = (
     ),
     frozenset({1, 4, 5, 6, 7, 8, 9, 10, 11, 12}),
 )
+_WATERMARKS = ("Operator", "Watermark", "Waits for")
 _SERVERS = (
     ("Served by", "Duration", "Written", "Objects", "Ranges", "Size"),
     frozenset({1, 2, 3, 4, 5}),
@@ -92,7 +93,7 @@ def page_of_run(facts: RunFacts, now: datetime, clean: Clean) -> Page:
         problems,
         [
             _overview(progress, clean),
-            _graph(facts, clean),
+            _graph(facts, now, clean),
             _subtasks(facts, clean),
             _epochs(facts.epochs),
             _checkpoints(progress, clean),
@@ -122,6 +123,8 @@ def _overview(now: JobProgress, clean: Clean) -> Section:
         ("Dropped as too late", f"{now.odd.late_dropped:,}"),
         ("Null keys", f"{now.odd.null_keys:,}"),
     ]
+    if now.lag_rows is not None:
+        pairs.append(("Waiting in sources", f"{now.lag_rows:,} rows"))
     if now.executors.desired:
         ready = f"{now.executors.ready} of {now.executors.desired} ready"
         pairs.append(("Executors", ready))
@@ -132,13 +135,25 @@ def _overview(now: JobProgress, clean: Clean) -> Section:
     return Section("overview", "Overview", pairs=pairs)
 
 
-def _graph(facts: RunFacts, clean: Clean) -> Section:
+def _graph(facts: RunFacts, now: datetime, clean: Clean) -> Section:
     graph = facts.progress.graph
     if graph is None:
         return Section("graph", "Graph", empty="The job's code has not been read yet.")
     drawing = drawing_of(graph, facts.figures, clean, size_text)
-    table = table_of(graph, facts.figures, clean, size_text)
-    return Section("graph", "Graph", drawing=drawing, tables=[table])
+    tables = [table_of(graph, facts.figures, clean, size_text)]
+    marks = facts.progress.watermarks
+    if marks:
+        rows = [
+            (
+                clean(one.uid),
+                "none yet" if one.time_ms is None else event_time_text(one.time_ms, now),
+                clean(one.held_by),
+            )
+            for one in marks[:MOST_ROWS]
+        ]
+        left = len(marks) - len(rows)
+        tables.append(Rows("Event time", _WATERMARKS, frozenset(), rows, left))
+    return Section("graph", "Graph", drawing=drawing, tables=tables)
 
 
 def _subtasks(facts: RunFacts, clean: Clean) -> Section:

@@ -15,6 +15,7 @@ from moorage.driver.views import (
     QueryableView,
     ServerPart,
     SubtaskView,
+    WatermarkView,
 )
 from moorage.page.history import RunHistory
 
@@ -105,6 +106,10 @@ def sample_run(epochs: int = 40) -> RunHistory:
         message="going back to the last checkpoint: an executor was lost",
         odd=OddRows(late=40, null_keys=4, bad_times=1),
         graph=GRAPH,
+        watermarks=(
+            WatermarkView("sessions", int(AT.timestamp() * 1000) - 65_000, "clicks"),
+            WatermarkView("join", None, "payments"),
+        ),
         checkpoints=(
             checkpoint(12, "InProgress"),
             checkpoint(11, "Failed"),

@@ -16,7 +16,7 @@ from moorage.driver.lookups import StateLookups
 from moorage.driver.requests import Requests, SavepointRequest
 from moorage.driver.run_status import run_status
 from moorage.driver.settings import JobSettings
-from moorage.driver.views import CheckpointView, SavepointView
+from moorage.driver.views import CheckpointView, SavepointView, WatermarkView
 from moorage_api import load_manifest
 
 
@@ -36,7 +36,8 @@ def running(sockets, job_file):  # noqa: ARG001 - they lie in that folder
     progress = sample_run().facts().progress
     newest = CheckpointView(9, 90, now - timedelta(seconds=90), 40 << 20, 0, 1.9)
     savepoint = SavepointView("before", "s3://s/before", 8, 80, 1 << 20, 1.0)
-    progress = replace(progress, last_checkpoint=newest, last_savepoint=savepoint)
+    marks = (WatermarkView("sessions", 5_000, "clicks"), WatermarkView("join", None, "payments"))
+    progress = replace(progress, last_checkpoint=newest, last_savepoint=savepoint, watermarks=marks)
     found = run_status("clicks", where, progress, now)
     with ControlServer(control_path(where), Requests(), StateLookups(), lambda: found):
         yield found
@@ -85,6 +86,8 @@ def test_what_a_job_was_asked_for_is_there_for_programs(moorage, willing, job_fi
 def test_a_job_that_runs_is_shown_as_a_tree(moorage, running, job_file):
     status, out, _ = moorage("status", job_file)
     assert status == 0
+    assert "├─ watermark of sessions: 1970-01-01 00:00:05Z, " in out
+    assert " behind the clock, waits for clicks\n" in out
     for line in (
         "clicks  running",
         "! last failure of a checkpoint: CHECKPOINT_EXPIRED: Checkpoint expired before completing.",
@@ -92,6 +95,7 @@ def test_a_job_that_runs_is_shown_as_a_tree(moorage, running, job_file):
             "├─ stream: epoch 40, 200,000 rows, 5,000 rows/s, 40 late, 4 with a null key, "
             "state 40.0 MiB"
         ),
+        "├─ watermark of join: none yet, waits for payments",
         f"├─ driver: process {running.pid}, began from chk-7",
         "├─ 4 subtasks of 128 key groups",
         "├─ state server 1: 10.0.0.0:7077",

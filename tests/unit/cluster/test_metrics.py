@@ -16,6 +16,7 @@ from moorage.driver.views import (
     FailureView,
     OddRows,
     SubtaskView,
+    WatermarkView,
 )
 
 from .conftest import AT, Played
@@ -57,6 +58,7 @@ def test_every_metric_is_there_once_there_is_something_to_measure(played):
         completed_checkpoints=1,
         restore_seconds=1.5,
         lag_rows=12,
+        watermarks=(WatermarkView("counts", 1500, "in"), WatermarkView("later", None, "in")),
         lag_looks=1,
         executors=ExecutorsView(3, 2, 1),
         checkpoints=(done,),
@@ -87,6 +89,13 @@ def test_an_unknown_value_is_left_out_and_not_zero(played):
     assert "moorage_last_checkpoint_id" not in found
     assert "moorage_restore_seconds" not in found
     assert found["moorage_epochs_total"] == 0
+
+
+def test_a_watermark_is_there_from_its_first_on(played):
+    played.say(watermarks=(WatermarkView("counts", 1500, "in"), WatermarkView("later", None)))
+    found = samples(played)
+    assert found["moorage_watermark_timestamp_seconds{'operator': 'counts'}"] == 1.5
+    assert "moorage_watermark_timestamp_seconds{'operator': 'later'}" not in found
 
 
 def test_late_rows_and_rows_with_a_null_key_are_added_up_over_epochs(played):

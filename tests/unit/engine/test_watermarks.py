@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK
+from moorage.driver.figures import watermarks_of
+from moorage.driver.views import WatermarkView
 from moorage.engine.event_time import MAX_VALUES, InputClock, JobClocks, Watermarks
 from moorage_state.errors import UserError
 
@@ -148,6 +150,25 @@ def test_an_input_that_comes_back_counts_again_and_time_does_not_go_back():
     assert (back.idle, back.of("op")) == (frozenset(), 9499)
     ahead = back.after_epoch({"a": 20_000, "b": 12_000}, 320, 330)
     assert ahead.of("op") == 11_999
+
+
+def test_what_a_watermark_waits_for_is_the_slowest_that_is_not_idle():
+    assert first({"a": 0, "b": 0}).after_epoch({"a": 5000}).held_by("op") == "b"
+    assert two(b=100).held_by("op") == "b"
+    assert two(b=100).after_epoch({"a": 9500}, 110, 111).held_by("op") == "a"
+    assert two(a=100, b=100).quiet_at(500).held_by("op") == ""
+    assert two().drain().held_by("op") == ""
+
+
+def test_of_operators_with_event_time_people_are_told_how_far_it_has_come():
+    clocks = {"a": InputClock(0), "b": InputClock(0)}
+    readers = {"both": frozenset(clocks), "one": frozenset({"a"}), "timeless": frozenset[str]()}
+    marks = Watermarks.at_first(JobClocks(clocks, {}, readers)).after_epoch({"a": 5000})
+    assert watermarks_of(marks) == (
+        WatermarkView("both", None, "b"),
+        WatermarkView("one", 4999, "a"),
+    )
+    assert watermarks_of(marks.drain()) == ()
 
 
 def test_when_all_are_idle_the_furthest_counts():

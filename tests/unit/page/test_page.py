@@ -10,7 +10,13 @@ from http.client import HTTPConnection
 import pytest
 
 from moorage.driver.types import JobProgress
-from moorage.driver.views import CheckpointRecord, FailureView, OddRows
+from moorage.driver.views import (
+    CheckpointRecord,
+    FailureView,
+    GraphView,
+    OddRows,
+    WatermarkView,
+)
 from moorage.offline.listing import CheckpointRow, Listing
 from moorage.page.charts import MOST_BARS, percentile
 from moorage.page.history import EPOCHS, PROBLEMS, RunHistory
@@ -63,6 +69,27 @@ def test_a_run_shows_its_epochs_checkpoints_and_odd_rows():
     assert "<td>in progress</td>" in html
     assert "<dt>Late rows</dt><dd>7</dd>" in html
     assert "<dt>Null keys</dt><dd>3</dd>" in html
+
+
+def test_how_far_event_time_has_come_is_shown_with_what_it_waits_for():
+    early = NOW.timestamp() * 1000 - 65_000
+    marks = (
+        WatermarkView("sums", int(early), "clicks<"),
+        WatermarkView("join", None, "payments"),
+        WatermarkView("odd", 1 << 61),
+    )
+    progress = JobProgress(graph=GraphView(()), watermarks=marks, lag_rows=1200)
+    page = page_of_run(run_of(progress).facts(), NOW, str)
+    graph = next(section for section in page.sections if section.anchor == "graph")
+    assert graph.tables[-1].rows == [
+        ("sums", "2026-11-23 11:58:55Z, 1m05s behind the clock", "clicks<"),
+        ("join", "none yet", "payments"),
+        ("odd", f"{1 << 61} ms", ""),
+    ]
+    html = html_of(run_of(progress))
+    assert "clicks&lt;" in html
+    assert "<dt>Waiting in sources</dt><dd>1,200 rows</dd>" in html
+    assert "Event time" not in html_of(run_of(replace(progress, watermarks=())))
 
 
 def test_percentiles_are_nearest_ranks_of_completed_checkpoints():

@@ -66,7 +66,7 @@ def test_what_tells_two_sources_apart_is_seen_in_their_boxes():
 
 
 def test_nodes_have_rates_and_ends_what_their_neighbours_tell():
-    (nodes,) = section_of(sample_run(), "graph").tables
+    nodes, _event_time = section_of(sample_run(), "graph").tables
     cells = {row[0:2]: row[3:] for row in nodes.rows}
     rows_in, rows_out, busy, skew, late, nulls, state = cells["join", "operator"]
     assert (rows_in, rows_out, busy, skew) == ("5,000", "3,600", "90%", "1.6")
