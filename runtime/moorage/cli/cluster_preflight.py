@@ -15,6 +15,7 @@ from typing import Any
 
 from moorage.cli.findings import Finding
 from moorage.cli.kubectl import JOBS, Ask, Cluster, Json, Refused, last_line
+from moorage.cli.output import complain
 from moorage_api import StatefulSparkJob
 from moorage_api.changes import classify
 from moorage_api.status import read_status
@@ -55,6 +56,7 @@ class Running:
     revision: Revision | None = None
     drivers: int = 0
     executors: int = 0
+    unread: str = ""  # why its pods are not known; empty if they are
 
     @property
     def runs(self) -> bool:
@@ -118,11 +120,18 @@ def pod_finding(
     except Refused as error:
         return Finding(what, "failed", str(error), "see why the pod does not end")
     finally:
-        cluster.delete("pod", name)
+        _delete(cluster, name)
     if answer is None or answer.state != "Completed":
         text = answer.message if answer is not None else "no answer"
         return Finding(what, "failed", text)
     return Finding(what, "ok", str(answer.result.get("text", "")))
+
+
+def _delete(cluster: Cluster, name: str) -> None:
+    try:
+        cluster.delete("pod", name)
+    except Refused as error:
+        complain(f"the pod {name} was not deleted, and ends by itself: {error}")
 
 
 def _reached(ask: Ask) -> None:
@@ -137,7 +146,8 @@ def _reached(ask: Ask) -> None:
 def _manifest(ask: Ask, document: Json) -> Finding:
     """The manifest itself, in a dry run: the definitions' schema and rules, and other webhooks."""
     words = ["apply", "--dry-run=server", "-f", "-", "-o", "name"]
-    answer = ask(words, json.dumps(document))
+    # A date that nobody quoted is no JSON.
+    answer = ask(words, json.dumps(document, default=str))
     if not answer.returncode:
         return Finding("manifest", "ok", "the API server would take it")
     said = last_line(answer.stderr)
@@ -162,8 +172,8 @@ async def _running(seen: "_Seen", name: str) -> Running:
     try:
         listed = await seen.list("Pod", seen.namespace, {JOB_UID_LABEL: uid})
         kept = await seen.get("ControllerRevision", seen.namespace, attempt.revision)
-    except ClusterError:
-        return Running(meta, attempt.number)
+    except ClusterError as error:
+        return Running(meta, attempt.number, unread=str(error))
     pods = [pod_view(one, uid) for one in listed]
     lives = [one.role for one in pods if not one.terminal]
     revision = read_revision(kept) if kept is not None else None
@@ -213,6 +223,10 @@ def _quotas(seen: "_Seen", running: Running, job: StatefulSparkJob) -> Iterator[
         quotas = asyncio.run(seen.list("ResourceQuota", seen.namespace))
     except ClusterError as error:
         yield Finding("quotas", "unknown", f"not counted: {error}")
+        return
+    if quotas and running.unread:
+        why = f"whether the pods of the version that runs make room is not known: {running.unread}"
+        yield Finding("quotas", "unknown", why)
         return
     try:
         ranges = asyncio.run(seen.list("LimitRange", seen.namespace))
@@ -306,7 +320,9 @@ class _Seen:
         yield Page(await self.list(kind, namespace), first=True)
 
     async def try_create(self, body: Json) -> None:
-        """See `Cluster.try_create`."""
+        """See `Cluster.try_create`; without an owner: the job may not be there yet."""
+        kept = {k: v for k, v in body["metadata"].items() if k != "ownerReferences"}
+        body = {**body, "metadata": kept}
         words = ["create", "--dry-run=server", "-f", "-", "-o", "name"]
         self._ask(body["kind"], words, json.dumps(body))
 

@@ -29,6 +29,7 @@ class Kubectl:
     admission: Callable = lambda _body: ""
     denied: set = field(default_factory=set)
     answer: dict | None = None  # of a pod
+    stays: str = ""  # why none is deleted
     made: list = field(default_factory=list)
     deleted: list = field(default_factory=list)
 
@@ -50,6 +51,7 @@ class Kubectl:
                 self.made.append(json.loads(text))
             case ["delete", _, name, *_]:
                 self.deleted.append(name)
+                return "", self.stays
         return text, ""
 
     def _get(self, kind, name):
@@ -218,6 +220,22 @@ def test_what_a_start_would_be_refused_or_get_less_for_is_a_warning(moorage, kub
     assert "room for all pods" not in out
 
 
+def test_pods_are_tried_without_an_owner_which_may_not_be_there_yet(moorage, kubectl, manifest):
+    kubectl.admission = lambda body: str(body["metadata"].get("ownerReferences") or "")
+    status, out, _ = moorage("preflight", manifest(), "--for", "cluster")
+    assert status == 0
+    assert "a driver and an executor would be admitted" in out
+
+
+def test_where_the_pods_of_what_runs_may_not_be_read_room_is_unknown(moorage, kubectl, manifest):
+    run_of(kubectl)
+    kubectl.denied = {"Pod"}
+    kubectl.objects["ResourceQuota"] = [quota(pods="1")]
+    status, out, _ = moorage("preflight", manifest(), "--for", "cluster")
+    assert status == 0
+    assert "whether the pods of the version that runs make room is not known" in out
+
+
 def run_of(kubectl, **changes):
     """The job runs, with a driver and two executors."""
     spec = JobSpec.model_validate(spec_data(**changes))
@@ -276,6 +294,16 @@ def test_a_pod_of_the_image_tries_it_and_is_deleted(moorage, kubectl, manifest):
     # The operator looks after pods of a job's uid, and would delete one that it did not send.
     assert pod["metadata"]["labels"]["moorage.dev/job-uid"] == ""
     assert "ownerReferences" not in pod["metadata"]
+
+
+def test_a_pod_that_cannot_be_deleted_is_said_and_the_answer_counts(moorage, kubectl, manifest):
+    kubectl.objects["namespace"] = [named("Namespace", "kube-system")]
+    kubectl.answer = ended(result={"text": "2 stateful operators"})
+    kubectl.stays = "Error from server (Forbidden): pods is forbidden"
+    status, out, err = moorage("preflight", manifest(), "--pod")
+    assert status == 0
+    assert "2 stateful operators" in out
+    assert "was not deleted, and ends by itself" in err
 
 
 def test_what_the_pod_says_against_it_fails_the_command(moorage, kubectl, manifest):
