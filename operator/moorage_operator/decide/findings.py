@@ -9,7 +9,7 @@ still. What stops a job, or has it work in vain, makes it Degraded; skewed keys 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from moorage_api.driver import DriverState
+from moorage_api.driver import DriverState, LoadReport
 from moorage_api.lifecycle import Health
 from moorage_api.status import Check, Finding, HealthAction
 from moorage_operator.decide.draft import Draft
@@ -24,6 +24,8 @@ _SKEW_SEEN = 300.0
 _SKEW_ROWS = 100
 _BUSY = 0.7
 """Of the time in epochs: with less, one subtask more or less is no bottleneck."""
+_MOST_WORK = 0.5
+"""Of the time of epochs: a subtask that is at work for less does not hold them up."""
 _CALMER = 0.8
 """Of the bound: what was found is there until it is below that, or it would come and go."""
 
@@ -158,21 +160,44 @@ def skewed(rules: Health, report: DriverState, *, known: bool) -> str:
     Args:
         known: whether that was found before.
     """
-    load = report.load
-    skew = load.skew if load is not None else None
-    if load is None or skew is None or load.seconds < _SKEW_SEEN or skew.rows < _SKEW_ROWS:
+    load, share = report.load, _CALMER if known else 1.0
+    if load is None or load.seconds < _SKEW_SEEN:
         return ""
-    share = _CALMER if known else 1.0
     if load.busy_seconds < _BUSY * share * load.seconds:
         return ""
-    times = skew.rows / skew.mean_rows if skew.mean_rows > 0 else 0.0
-    if times < rules.skew_above * share:
+    times = rules.skew_above * share
+    return _skewed_rows(load, times) or _skewed_work(load, times, _MOST_WORK * share)
+
+
+def _skewed_rows(load: LoadReport, least: float) -> str:
+    skew = load.skew
+    if skew is None or skew.rows < _SKEW_ROWS or not skew.mean_rows:
+        return ""
+    times = skew.rows / skew.mean_rows
+    if times < least:
         return ""
     return (
         f"subtask {skew.subtask} of {skew.uid} (key groups {skew.key_groups}) has {times:.1f} "
         f"times the mean of rows, and all wait for it; more subtasks do not help if one key has "
         f"them: aggregate before the key, or add to the key what splits it"
     )
+
+
+def _skewed_work(load: LoadReport, times: float, least: float) -> str:
+    """Rows may be as many as elsewhere, and cost more: by larger state, or many timers."""
+    bound = least * load.busy_seconds
+    for one in load.operators:
+        most, median = one.most, one.median
+        waited = one.subtasks > 1 and most.rows >= _SKEW_ROWS
+        if waited and most.busy_seconds >= max(times * median.busy_seconds, bound):
+            share = most.busy_seconds / load.busy_seconds
+            return (
+                f"subtask {one.busiest} of {one.uid} (key groups {one.key_groups}) was at work for "
+                f"{share:.0%} of the epochs' time, at least {times:g} times the median, and all "
+                f"wait for it: its keys cost more, by large lists or many timers; see its state on "
+                f"the page"
+            )
+    return ""
 
 
 def is_step(before: timedelta, now: timedelta) -> bool:

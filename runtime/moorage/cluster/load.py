@@ -7,7 +7,7 @@ begins anew with other subtasks and after a rewind: what was measured before say
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
+from statistics import median_low
 from typing import NamedTuple
 
 from moorage.driver.views import SubtaskView
@@ -160,10 +160,11 @@ def operator_loads(subtasks: Sequence[SubtaskView], before: _Known) -> Iterator[
         done, one = max(group, key=lambda pair: (pair[0].busy, pair[0].rows))
         if not done.rows and not done.busy:
             continue
+        # Of an even number the lower one: of two the other, which a hot one stands out from.
         middle = SubtaskLoad(
-            rows=median(each.rows for each, _ in group),
-            busy_seconds=median(each.busy for each, _ in group),
-            state_bytes=median(view.state_bytes for _, view in group),
+            rows=median_low(each.rows for each, _ in group),
+            busy_seconds=median_low(each.busy for each, _ in group),
+            state_bytes=median_low(view.state_bytes for _, view in group),
         )
         most = SubtaskLoad(rows=done.rows, busy_seconds=done.busy, state_bytes=one.state_bytes)
         yield OperatorLoad(

@@ -81,3 +81,15 @@ def test_of_many_operators_a_bounded_number_is_told():
     load = window.report(2.0, 0.0)
     assert load is not None
     assert len(load.operators) == 32
+
+
+def test_of_two_subtasks_the_median_is_the_other_one():
+    window = LoadWindow(60.0)
+    window.begin(0.0)
+    for done in (0.0, 1.0):
+        seen = [subtask(0, round(90 * done), 9.0 * done), subtask(1, round(10 * done), done)]
+        window.subtasks(done, seen)
+    load = window.report(10.0, 0.0)
+    assert load is not None
+    [counts] = load.operators
+    assert (counts.most.busy_seconds, counts.median.busy_seconds) == (9.0, 1.0)

@@ -150,4 +150,4 @@ def test_an_operator_has_as_many_series_however_many_subtasks_it_has(played):
     key = "moorage_subtask_true_rate{{'operator': 'counts', 'subtask': '{}'}}"
     assert found[key.format("busiest")] == 100
     key = "moorage_subtask_state_bytes{{'operator': 'counts', 'subtask': '{}'}}"
-    assert (found[key.format("busiest")], found[key.format("median")]) == (100, 50.5)
+    assert (found[key.format("busiest")], found[key.format("median")]) == (100, 50)

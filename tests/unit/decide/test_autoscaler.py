@@ -197,7 +197,8 @@ def test_figures_of_subtasks_alone_are_not_written():
     stage = stable(hot("8-8"))
     stage.settle()
     before = stage.status
-    moved = hot("8-8").operators[0].model_copy(update={"most": SubtaskLoad(busy_seconds=800.0)})
+    most = SubtaskLoad(rows=1_600_000, busy_seconds=800.0)
+    moved = hot("8-8").operators[0].model_copy(update={"most": most})
     stage.say(load=hot("8-8").model_copy(update={"operators": (moved,)}))
     stage.settle()
     assert stage.status is before

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from moorage_testing.worlds import Stage, checkpoint, job_spec
 
-from moorage_api.driver import LoadReport, SkewReport
+from moorage_api.driver import LoadReport, OperatorLoad, SkewReport, SubtaskLoad
 from moorage_operator.plan import DeletePod
 from moorage_operator.world import Unreadable
 
@@ -311,6 +311,52 @@ def test_skew_says_where_and_does_not_come_and_go_with_every_look():
     pass_time(stage, seconds=30)
     assert found(stage) == {}
     assert len(keys(stage, "SkewedKeys")) == 1
+
+
+def worked(most, median=100.0, rows=1_000, subtasks=4):
+    """Of a stream that spends 810 s of 900 in epochs: seconds of its busiest subtask."""
+    one = OperatorLoad(
+        uid="sums",
+        subtasks=subtasks,
+        busiest=3,
+        key_groups="48-63",
+        most=SubtaskLoad(rows=rows, busy_seconds=most),
+        median=SubtaskLoad(rows=rows, busy_seconds=median),
+    )
+    return LoadReport(seconds=900.0, busy_seconds=810.0, operators=(one,))
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (worked(729.0), True),
+        (worked(729.0, median=200.0), False),
+        # Epochs take their time elsewhere.
+        (worked(401.0), False),
+        (worked(729.0, median=0.0), True),
+        (worked(729.0, median=0.0, subtasks=1), False),
+        (worked(729.0, rows=50), False),
+    ],
+)
+def test_a_subtask_with_as_many_rows_and_more_work_is_told(said, told):
+    stage = running()
+    stage.say(load=said)
+    pass_time(stage, seconds=30)
+    assert ("SkewedKeys" in found(stage)) == told
+    if told:
+        [one] = stage.status.health.findings
+        assert "was at work for 90% of the epochs' time, at least 4 times the median" in one.message
+
+
+def test_work_that_is_uneven_does_not_come_and_go_with_every_look():
+    stage = running()
+    for most in (729.0, 390.0, 410.0, 330.0):
+        stage.say(load=worked(most, median=80.0))
+        pass_time(stage, seconds=30)
+        assert "SkewedKeys" in found(stage)
+    stage.say(load=worked(300.0, median=80.0))
+    pass_time(stage, seconds=30)
+    assert found(stage) == {}
 
 
 # -- clocks ------------------------------------------------------------------------------------
