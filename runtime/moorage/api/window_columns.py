@@ -29,6 +29,7 @@ from moorage.api.windows import (
     GLOBAL_WINDOW,
     MIN_TIME,
     AtEnd,
+    ByEnd,
     Count,
     EachCount,
     Session,
@@ -102,7 +103,7 @@ class _Columns(KeyedBatchFunction):
         return self.table(keys, index, times | self._columns.results(kept))
 
 
-class TimeWindows(_Columns):
+class TimeWindows(ByEnd, _Columns):
     """Aggregates of windows of one size."""
 
     def __init__(
@@ -110,6 +111,7 @@ class TimeWindows(_Columns):
     ) -> None:
         super().__init__(contents, key_columns, windows.late)
         self._windows = WindowTimes(windows)
+        self.by_end = windows.assigner if isinstance(windows.assigner, Sliding) else None
         self._late: OutputTag | None = windows.late
 
     def process_batch(
@@ -146,29 +148,28 @@ class TimeWindows(_Columns):
 
     def on_timers(self, keys: pa.Array, timers: DueTimers, ctx: BatchContext) -> Iterator[Any]:
         """Results of windows that end; those that are gone are forgotten."""
-        windows, size = self._windows, self._windows.size
+        windows = self._windows
         if timers.domain is not windows.domain:
             return
-        index, starts = windows.ending(timers)
+        index, starts, ends = windows.ending(timers, 0, self.earlier)
         if len(index):
-            column = ctx.get_namespaced_values(self.contents, index, starts, starts + size)
+            column = ctx.get_namespaced_values(self.contents, index, starts, ends)
             if column.null_count < len(column):
                 there = np.asarray(column.is_valid())
                 kept = self._columns.stored(column.filter(pa.array(there)))
-                started = starts[there]
+                ended = ends[there]
                 if windows.lateness:
                     # They are set already, unless the lateness was another when the last row came.
-                    gone_at = started + (size - 1 + windows.lateness)
+                    gone_at = ended + (windows.lateness - 1)
                     ctx.register_timers(index[there], gone_at, windows.domain)
-                yield self.timed(keys, index[there], started, started + size, kept)
+                yield self.timed(keys, index[there], starts[there], ended, kept)
             if not windows.lateness:
-                self._clear(index, starts, ctx)
+                self._clear(index, starts, ends, ctx)
         if windows.lateness:
-            self._clear(*windows.ending(timers, windows.lateness), ctx)
+            self._clear(*windows.ending(timers, windows.lateness, self.earlier), ctx)
 
-    def _clear(self, index: Numbers, starts: Numbers, ctx: BatchContext) -> None:
+    def _clear(self, index: Numbers, starts: Numbers, ends: Numbers, ctx: BatchContext) -> None:
         nothing = pa.nulls(len(index), self._columns.type)
-        ends = starts + self._windows.size
         ctx.put_namespaced_values(self.contents, index, starts, ends, column=nothing)
 
     def _add(self, table: pa.RecordBatch, pairs: Pairs, ctx: BatchContext) -> None:

@@ -22,6 +22,7 @@ from moorage.api.misplaced import Unfinished
 from moorage.api.window_join_columns import WindowPairs, joins_by_column
 from moorage.api.window_operator import Collected, WindowOperator
 from moorage.api.windows import (
+    ByEnd,
     ProcessWindowFunction,
     Trigger,
     WindowAssigner,
@@ -79,7 +80,7 @@ class _Pairs(CoGroupFunction):
         self._function.close()
 
 
-class WindowJoinOperator(KeyedCoProcessFunction):
+class WindowJoinOperator(ByEnd, KeyedCoProcessFunction):
     """Puts rows of both streams into the windows of one operator.
 
     Args:
@@ -89,6 +90,7 @@ class WindowJoinOperator(KeyedCoProcessFunction):
     def __init__(self, windows: Windowing, rows: Sequence[str], function: CoGroupFunction) -> None:
         kept = Collected(kept_row(rows), _Groups(function))
         self._windows = WindowOperator(windows, kept)
+        self.by_end = self._windows.by_end
 
     @property
     def late_rows_dropped(self) -> int:
@@ -101,6 +103,7 @@ class WindowJoinOperator(KeyedCoProcessFunction):
 
     def open(self, ctx: RuntimeContext) -> None:
         """Get the states of the windows."""
+        self._windows.earlier = self.earlier
         self._windows.open(ctx)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from moorage.api.join_functions import SIDES
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction
 from moorage.api.window_operator import CONTENTS, NAMESPACE
 from moorage.api.window_times import Numbers, WindowTimes, instants, row_times
-from moorage.api.windows import AtEnd, Sliding, Windowing
+from moorage.api.windows import AtEnd, ByEnd, Sliding, Windowing
 from moorage_state.descriptors import ListStateDescriptor
 
 _FIRST_WINDOWS, _MOST_WINDOWS = 256, 4096
@@ -32,7 +32,7 @@ def joins_by_column(windows: Windowing) -> bool:
     return isinstance(windows.assigner, Sliding) and own_trigger and not windows.lateness_ms
 
 
-class WindowPairs(KeyedBatchFunction):
+class WindowPairs(ByEnd, KeyedBatchFunction):
     """Columns of all pairs of rows that fall into one window.
 
     Args:
@@ -42,6 +42,7 @@ class WindowPairs(KeyedBatchFunction):
 
     def __init__(self, windows: Windowing, row: str, named: Mapping[str, str]) -> None:
         self._windows = WindowTimes(windows)
+        self.by_end = windows.assigner if isinstance(windows.assigner, Sliding) else None
         self._row = row
         self._named = {name: tuple(given.split(".", 1)) for name, given in named.items()}
 
@@ -78,8 +79,7 @@ class WindowPairs(KeyedBatchFunction):
         """Pairs of windows that end, which are forgotten."""
         if timers.domain is not self._windows.domain:
             return
-        index, starts = self._windows.ending(timers)
-        ends = starts + self._windows.size
+        index, starts, ends = self._windows.ending(timers, 0, self.earlier)
         at, most = 0, _FIRST_WINDOWS
         while at < len(index):
             some = slice(at, at + most)

@@ -24,8 +24,10 @@ from moorage.api.functions import (
 from moorage.api.windows import (
     LAST_TIME,
     MAX_TIME,
+    ByEnd,
     Early,
     ProcessWindowFunction,
+    Sliding,
     TimeWindow,
     TriggerResult,
     WindowContext,
@@ -217,13 +219,14 @@ class _WindowSet:
         return [(*window, *self._homes[window]) for window in self._in_order] or None
 
 
-class WindowOperator(KeyedProcessFunction):
+class WindowOperator(ByEnd, KeyedProcessFunction):
     """Puts rows into windows and gives their results."""
 
     def __init__(self, windows: Windowing, contents: Contents) -> None:
         self._windows = windows
         self._what = contents
         self._assigner, self._trigger = windows.assigner, windows.trigger
+        self.by_end = windows.assigner if isinstance(windows.assigner, Sliding) else None
         self._domain = windows.assigner.domain
 
     def open(self, ctx: RuntimeContext) -> None:
@@ -378,7 +381,8 @@ class WindowOperator(KeyedProcessFunction):
             known = self._set.ending_at(ends[0]) | self._set.ending_at(ends[1])
         if not self._assigner.merges:
             # Those, too, that are in no set: they are from before the trigger was one that wakes.
-            found = [self._assigner.ending_at(end) for end in ends]
+            assigners = (self._assigner, *self.earlier)
+            found = [one.ending_at(end) for one in assigners for end in ends]
             known |= {window: window for window in found if window is not None}
         return known
 

@@ -3,7 +3,7 @@
 Called by the vectorized operators over such windows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from moorage.api.vectorized import BatchContext, DueTimers
-from moorage.api.windows import LAST_TIME, Windowing, beyond
+from moorage.api.windows import LAST_TIME, Sliding, Windowing, beyond
 from moorage_state.errors import UserError
 from moorage_state.keyed import TimeDomain
 
@@ -112,11 +112,32 @@ class WindowTimes:
         late &= times + self.lateness <= watermark
         return late
 
-    def ending(self, timers: DueTimers, after: int = 0) -> tuple[Numbers, Numbers]:
-        """Keys and starts of windows that may have ended `after` the timers' times."""
-        starts = timers.times + (1 - after - self.size)
+    def ending(
+        self, timers: DueTimers, after: int = 0, earlier: Sequence[Sliding] = ()
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Keys, starts and ends of windows that may have ended `after` the timers' times.
+
+        Args:
+            earlier: what else may have windows that end.
+        """
+        ends = timers.times + (1 - after)
+        starts = ends - self.size
         fits = (starts - self._offset) % self._slide == 0
-        return timers.key_index[fits], starts[fits]
+        found = [(timers.key_index[fits], starts[fits], ends[fits])]
+        known = [(self.size, self._slide, self._offset)]
+        for one in earlier:
+            starts = ends - one.size_ms
+            fits = (starts - one.offset_ms) % one.slide_ms == 0
+            for size, slide, offset in known:
+                if size == one.size_ms:
+                    fits &= (starts - offset) % slide != 0
+            found.append((timers.key_index[fits], starts[fits], ends[fits]))
+            known.append((one.size_ms, one.slide_ms, one.offset_ms))
+        if len(found) == 1:
+            return found[0]
+        index, starts, ends = (np.concatenate(some) for some in zip(*found, strict=True))
+        order = np.argsort(index, kind="stable")
+        return index[order], starts[order], ends[order]
 
     def _all_assigned(self, key_index: Numbers, times: Numbers) -> Pairs:
         last = times - (times - self._offset) % self._slide

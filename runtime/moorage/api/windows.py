@@ -5,7 +5,7 @@ What a user writes between `key_by` and a result. The words are Flink's, and so 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Flag
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
@@ -464,6 +464,35 @@ class Windowing:
     trigger: Trigger
     lateness_ms: int = 0
     late: OutputTag | None = None
+
+
+class ByEnd:
+    """A function that finds windows by when they end, and so must know of those it had before.
+
+    Attributes:
+        by_end: what it puts rows into; None where it finds windows otherwise.
+        earlier: what versions before it put rows into, which may be open still.
+    """
+
+    by_end: Sliding | None = None
+    earlier: tuple[Sliding, ...] = ()
+
+
+def stored_windows(function: object) -> list[list[str]]:
+    """What a checkpoint keeps of the windows of a function, the current ones first."""
+    if not isinstance(function, ByEnd) or function.by_end is None:
+        return []
+    known = (function.by_end, *function.earlier)
+    return [[one.size, one.slide, one.offset, one.time] for one in known]
+
+
+def go_on_with_windows(function: object, stored: Sequence[Sequence[Any]]) -> None:
+    """Have a function end the windows of versions before it, which `stored_windows` gave."""
+    if isinstance(function, ByEnd) and (now := function.by_end) is not None:
+        before = [Sliding(*one) for one in stored]
+        # Windows of another kind of time have timers of that kind, which nothing looks at.
+        wanted = (one for one in before if one != now and one.domain is now.domain)
+        function.earlier = tuple(dict.fromkeys(wanted))
 
 
 def windowing(

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from moorage import __version__
 from moorage.api.graph import JobGraph
 from moorage.api.sinks import Committable
+from moorage.api.windows import go_on_with_windows, stored_windows
 from moorage.driver.settings import JobSettings
 from moorage.driver.views import (
     CheckpointTimes,
@@ -77,6 +78,9 @@ VALUE_TIMES = "value_times"
 
 GRAPH = "graph"
 """In a manifest's extra: what the job is made of, for people; see `GraphView`."""
+
+WINDOWS = "windows"
+"""In a manifest's extra: by operator uid, the windows that it has and had; not there for none."""
 
 TIMES = "times"
 """In a manifest's extra: how long its steps took, for people; see `CheckpointTimes`."""
@@ -206,6 +210,7 @@ class ManifestMaker:
                 SPARK_VERSION: pyspark.__version__,
                 # By way of JSON: opaque parts are read back as they were written.
                 **({GRAPH: decode(encode(self.drawn))} if self.drawn is not None else {}),
+                **({WINDOWS: windows} if (windows := windows_of(self.graph)) else {}),
                 **(
                     {VALUE_TIMES: values}
                     if (values := boundary.watermarks.values_to_json())
@@ -267,6 +272,19 @@ def operator_schemas(state: OperatorState | OperatorParts) -> tuple[OperatorStat
     return tuple(
         OperatorStateSchema(s.name, s.mode, s.type, s.key_type or "") for s in state.operator_states
     )
+
+
+def windows_of(graph: JobGraph) -> dict[str, list[list[str]]]:
+    """By operator uid, what `stored_windows` gives; operators without are left out."""
+    found = {one.uid: stored_windows(one.function) for one in graph.operators}
+    return {uid: windows for uid, windows in found.items() if windows}
+
+
+def go_on_with_windows_of(graph: JobGraph, manifest: SnapshotRoot | None) -> None:
+    """Have operators end the windows that a manifest's versions of them had."""
+    stored = manifest.extra.get(WINDOWS, {}) if manifest is not None else {}
+    for operator in graph.operators:
+        go_on_with_windows(operator.function, stored.get(operator.uid, ()))
 
 
 def watermarks_at(clocks: JobClocks, manifest: SnapshotRoot | None) -> Watermarks:

@@ -16,7 +16,7 @@ import pyspark
 from msgspec.structs import replace
 
 from moorage.api.graph import JobGraph
-from moorage.driver.manifests import SPARK_VERSION, STATELESS, UID_MAPPING
+from moorage.driver.manifests import SPARK_VERSION, STATELESS, UID_MAPPING, WINDOWS
 from moorage.driver.refusals import (
     RestorePointChanged,
     RestorePointCorrupt,
@@ -292,7 +292,9 @@ def renamed(manifest: SnapshotRoot, mapping: Mapping[str, str]) -> SnapshotRoot:
         mapping.get(uid, uid) if uid in manifest.operators else uid: time_ms
         for uid, time_ms in manifest.watermarks.items()
     }
-    return replace(manifest, operators=operators, watermarks=watermarks)
+    windows = manifest.extra.get(WINDOWS, {})
+    extra = {**manifest.extra, WINDOWS: {mapping.get(uid, uid): w for uid, w in windows.items()}}
+    return replace(manifest, operators=operators, watermarks=watermarks, extra=extra)
 
 
 def _under_uid(

@@ -27,7 +27,7 @@ from moorage.driver.job_file import (
 from moorage.driver.lineage import hold_lineage
 from moorage.driver.local import LocalEnvironment
 from moorage.driver.lookups import LookupSource, StateLookups
-from moorage.driver.manifests import view_of
+from moorage.driver.manifests import go_on_with_windows_of, view_of
 from moorage.driver.output import HeldOutput, OutputKeeper
 from moorage.driver.refusals import RestorePointCorrupt
 from moorage.driver.reporter import Reporter
@@ -329,6 +329,7 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun
             return RunOutcome.PROMOTED, None
         if choice.manifest is not None:
             check_fits(choice.manifest, context.graph, context.settings)
+        go_on_with_windows_of(context.graph, choice.manifest)
         context.completed.begin_from(choice.manifest, choice.path or "", own=not choice.address)
         run: StreamRun | None = None
         try:

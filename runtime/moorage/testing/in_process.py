@@ -24,6 +24,7 @@ from moorage.api.declarations import arrow_schema
 from moorage.api.functions import KeyedProcessFunction
 from moorage.api.graph import JobGraph
 from moorage.api.sinks import StageId
+from moorage.api.windows import go_on_with_windows, stored_windows
 from moorage.engine.acks import EpochOutcome, decode_ack
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.epoch import EpochRunner, RunIdentity
@@ -123,6 +124,7 @@ class Snapshot:
     key_types: Mapping[str, tuple[str, ...]] = field(repr=False)
     schemas: Mapping[str, tuple[StateSchema, ...]] = field(repr=False)
     operator_states: Mapping[str, tuple[OperatorStateSchema, ...]] = field(repr=False)
+    windows: Mapping[str, list[list[str]]] = field(default_factory=dict, repr=False)
 
 
 class Collector:
@@ -392,6 +394,7 @@ class InProcessJob:
             {operator.uid: operator.key_types for operator in self.graph.operators},
             dict(runner.schemas),
             dict(runner.operator_states.schemas),
+            {operator.uid: stored_windows(operator.function) for operator in self.graph.operators},
         )
         # The store of a job's snapshots is there for as long as any of them is.
         self._stores.hold(taken)
@@ -447,6 +450,8 @@ class InProcessJob:
                 graph, planner, fleet, planner.parallelism, identity,
                 epoch=0, watermarks=empty, schemas={}, clock=clock,
             )  # fmt: skip
+        for operator in graph.operators:
+            go_on_with_windows(operator.function, restore.windows.get(operator.uid, ()))
         fleet.open(run, restore.epoch, restore.handles, restore.checkpoint_id, restore.url)
         epoch = self._redistributed(uids, restore)
         kept = restore.watermarks

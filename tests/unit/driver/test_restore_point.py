@@ -11,8 +11,11 @@ from moorage_testing.manifests import checkpoint_manifest
 from msgspec import UNSET
 from msgspec.structs import replace as changed
 
+from moorage.api.aggregates import count
 from moorage.api.graph import JobGraph
+from moorage.api.windows import Sliding, Tumbling
 from moorage.driver.lineage import hold_lineage, seen_lineage
+from moorage.driver.manifests import WINDOWS, go_on_with_windows_of, windows_of
 from moorage.driver.refusals import (
     AdoptRequired,
     DirectoryConflict,
@@ -37,6 +40,7 @@ from moorage.driver.restore_point import (
 from moorage.driver.runner import run_job
 from moorage.driver.settings import DEFAULT_VARIABLE, JobSettings
 from moorage.driver.types import JobProgress, Orders, RunOptions
+from moorage.testing.environment import TestEnvironment
 from moorage_api import StatefulSparkJob
 from moorage_state.errors import StoreDenied, UserError
 from moorage_state.memory import SNAPSHOT_FILE
@@ -442,6 +446,40 @@ def test_an_operator_under_another_uid_keeps_its_watermark(started):
     made = changed(manifest(started, 1), operators={"old": state}, watermarks=watermarks)
     again = renamed(made, {"old": "new", "clicks": "other"})
     assert dict(again.watermarks) == {"clicks": 900, "new": 700, "": 700}
+
+
+def windowed(uid, windows):
+    """The graph of a job with one operator over these windows."""
+    env = TestEnvironment()
+    rows = env.read_stream("in", "json", schema="user string, at long").with_event_time("at")
+    rows.key_by("user").window(windows).aggregate(uid=uid, n=count())
+    return env.graph
+
+
+def test_windows_of_earlier_versions_are_remembered_by_every_later_manifest(started):
+    graph, extra = windowed("old", Tumbling("1h")), {}
+    for windows in (Tumbling("30m"), Sliding("1h", "15m"), Tumbling("1h", time="processing")):
+        made = changed(manifest(started, 1), extra={WINDOWS: windows_of(graph)})
+        extra = made.extra[WINDOWS]
+        graph = windowed("old", windows)
+        go_on_with_windows_of(graph, made)
+    # Those of the other time are no more: nothing would look at their timers.
+    (operator,) = graph.operators
+    function: Any = operator.function
+    assert (function.by_end, function.earlier) == (Tumbling("1h", time="processing"), ())
+    assert extra["old"] == [
+        ["1h", "15m", "0s", "event"],
+        ["30m", "30m", "0s", "event"],
+        ["1h", "1h", "0s", "event"],
+    ]
+    state = OperatorState(parallelism=1, key_types=["string"], states=[], subtasks=[])
+    made = changed(manifest(started, 1), operators={"old": state}, extra={WINDOWS: extra})
+    graph = windowed("new", Tumbling("1h"))
+    go_on_with_windows_of(graph, renamed(made, {"old": "new"}))
+    function = graph.operators[0].function
+    assert function.earlier == (Sliding("1h", "15m"), Tumbling("30m"))
+    go_on_with_windows_of(graph, None)
+    assert function.earlier == ()
 
 
 def test_a_lineage_whose_job_ended_and_kept_nothing_begins_empty_only_if_that_is_asked_for(lineage):

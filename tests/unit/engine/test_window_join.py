@@ -245,6 +245,35 @@ def test_sessions_of_both_sides_are_one_session():
     ]
 
 
+@pytest.mark.parametrize("way", ["columns", "rows"])
+def test_rows_of_windows_that_are_open_meet_though_the_next_version_has_others(way):
+    def by(size):
+        def joined(left, right):
+            windows = left.join(right).window(Tumbling(size))
+            if way == "columns":
+                return windows.select(uid="j", n="left.n", m="right.m")
+            return windows.apply(Both(), uid="j", output="n long, m long")
+
+        return joined
+
+    second = SecondStream(RIGHT, "id", "at")
+    with KeyedHarness(by("10ms"), LEFT, "user", event_time="at", second=second) as before:
+        before.process(("a", 1, 5), second=[("a", 2, 7)])
+        snapshot = before.snapshot()
+    with KeyedHarness(
+        by("4ms"), LEFT, "user", event_time="at", second=second, restore=snapshot
+    ) as after:
+        after.process(("a", 3, 21), second=[("a", 4, 22)])
+        assert after.process_watermark(19) == [(1, 2)]
+        assert after.process_watermark(99) == [(3, 4)]
+        assert (after.keys(), after.num_timers()) == ([], 0)
+
+
+class Both(JoinFunction):
+    def join(self, left, right, ctx):  # noqa: ARG002
+        yield left.n, right.m
+
+
 def test_late_rows_of_either_side_give_the_window_again_while_it_is_kept():
     def grouped(left, right):
         windows = left.co_group(right).window(Tumbling("10ms"), allowed_lateness="20ms")

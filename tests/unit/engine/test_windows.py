@@ -598,6 +598,65 @@ def test_windows_that_end_with_another_lateness_are_gone_after_it(windows, befor
         assert harness.num_timers() == 0
 
 
+class CountRows(ProcessWindowFunction):
+    def process(self, key, ctx, rows):
+        yield key, ctx.window.start, len(rows)
+
+
+COUNTED = "user string, window_start long, n long"
+
+
+def start_of(row):
+    start = row.window_start
+    return start if isinstance(start, int) else round(start.timestamp() * 1000)
+
+
+@pytest.mark.parametrize("way", ["columns", "rows", "early"])
+@pytest.mark.parametrize("lateness", ["0s", "10ms"])
+@pytest.mark.parametrize(
+    "versions",
+    [
+        (Tumbling("10ms"), Tumbling("4ms"), Tumbling("7ms")),
+        (Tumbling("10ms"), Tumbling("10ms", offset="5ms")),
+        (Sliding("10ms", "5ms"), Tumbling("10ms"), Sliding("10ms", "5ms")),
+        (Tumbling("1000ms"), Tumbling("1s")),
+    ],
+    ids=["size", "offset", "slide", "same"],
+)
+def test_windows_that_are_open_end_as_they_would_have_in_later_versions(versions, lateness, way):
+    def by(windows):
+        trigger = Early("1h") if way == "early" and windows is versions[-1] else None
+        given = {"allowed_lateness": lateness, "trigger": trigger}
+        if way == "rows":
+            return lambda s: s.window(windows, **given).process(
+                CountRows(), uid="w", output=COUNTED
+            )
+        return lambda s: s.window(windows, **given).aggregate(uid="w", n=count())
+
+    expected, snapshot = [], None
+    for number, windows in enumerate(versions):
+        at = 3_000 * number
+        with KeyedHarness(
+            by(windows), "user string, at long", "user", event_time="at", restore=snapshot
+        ) as harness:
+            # Each version has a key of its own: its windows are open when the next one begins.
+            harness.process((f"k{number}", at + 1), (f"k{number}", at + 2))
+            for window in {*windows.assign(at + 1), *windows.assign(at + 2)}:
+                rows = sum(window.start <= at + n < window.end for n in (1, 2))
+                expected.append((f"k{number}", window.start, rows))
+            snapshot = harness.snapshot()
+            if windows is not versions[-1]:
+                continue
+            found = harness.process_watermark(100_000)
+            assert sorted((one.user, start_of(one), one.n) for one in found) == sorted(expected)
+            assert harness.num_timers() == 0
+            # One that fires early looks at the key once more, by the clock.
+            assert harness.keys() == ([f"k{number}"] if way == "early" else [])
+            harness.set_processing_time(10_000_000)
+            assert harness.keys() == []
+            assert harness.process_watermark(200_000) == []
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
