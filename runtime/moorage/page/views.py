@@ -61,7 +61,7 @@ _SUBTASKS = (
     ),
     frozenset({1, 4, 5, 6, 7, 8, 9, 10, 11, 12}),
 )
-_WATERMARKS = ("Operator", "Watermark", "Waits for")
+_WATERMARKS = ("Operator", "Waits for", "Watermark")
 _SERVERS = (
     ("Served by", "Duration", "Written", "Objects", "Ranges", "Size"),
     frozenset({1, 2, 3, 4, 5}),
@@ -146,8 +146,8 @@ def _graph(facts: RunFacts, now: datetime, clean: Clean) -> Section:
         rows = [
             (
                 clean(one.uid),
-                "none yet" if one.time_ms is None else event_time_text(one.time_ms, now),
                 clean(one.held_by),
+                "none yet" if one.time_ms is None else event_time_text(one.time_ms, now),
             )
             for one in marks[:MOST_ROWS]
         ]
