@@ -60,6 +60,7 @@ from moorage_state.errors import (
     CorruptState,
     Fenced,
     MoorageError,
+    UserError,
 )
 from moorage_state.snapshots import Cutter, Run, SnapshotRoot, run_token
 
@@ -301,8 +302,11 @@ class StreamRun:
             self._run_batch(frame, batch_id)
         except Halted:
             raise Halted from None  # nor what a cancelled one died of
-        except MoorageError:
-            _log.warning("the epoch failed: batch=%d", batch_id, exc_info=True)
+        except MoorageError as error:
+            # An error that a person must mend says where: frames of ours would hide it.
+            _log.warning(
+                "the epoch failed: batch=%d", batch_id, exc_info=not isinstance(error, UserError)
+            )
             raise Halted from None
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:

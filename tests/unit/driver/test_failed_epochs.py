@@ -5,8 +5,9 @@ import traceback
 import pytest
 from moorage_testing.journeys import DriverWorld
 
+from moorage.driver.query import Halted
 from moorage.driver.stream_run import StreamRun
-from moorage_state.errors import UserError
+from moorage_state.errors import Retryable, UserError
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def run(tmp_path):
 def test_spark_is_not_told_why_and_people_are(run, monkeypatch, caplog):
     """Its search for a word in a long text overflows the stack of the stream's thread."""
     cause = ValueError("An error occurred while calling o1944.collectToPython")
-    failure = UserError("no such column")
+    failure = Retryable("no executor answers")
 
     def fail(*_):
         raise failure from cause
@@ -31,5 +32,18 @@ def test_spark_is_not_told_why_and_people_are(run, monkeypatch, caplog):
     for words in (str(failure), str(cause)):
         assert words not in told
         assert words in caplog.text
-    with pytest.raises(UserError, match="no such column"):
+    with pytest.raises(Retryable, match="no executor answers"):
+        run._raise_failure()
+
+
+def test_what_a_person_must_mend_comes_without_frames_of_ours(run, monkeypatch, caplog):
+    def fail(*_):
+        raise UserError("rows with a null key")
+
+    monkeypatch.setattr(StreamRun, "_require_next", fail)
+    with pytest.raises(Halted):
+        run._on_batch(None, 1)
+    assert "the epoch failed: batch=1" in caplog.text
+    assert "Traceback" not in caplog.text
+    with pytest.raises(UserError, match="rows with a null key"):
         run._raise_failure()
