@@ -12,12 +12,12 @@ import typer
 import yaml
 
 from moorage.cli.checks import checked_job, namespace_of, restore_url
-from moorage.cli.exit_codes import ExitCode
+from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.findings import Finding, Findings, show
 from moorage.cli.kubectl import kubectl_of
 from moorage.cli.output import complain
 from moorage_api import ManifestError, StatefulSparkJob
-from moorage_state.errors import UserError
+from moorage_state.errors import MoorageError, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,16 @@ def preflight(
     there, no_cluster = _job_for(manifest, "cluster", target)
     if job is None and there is None:
         checked_job(manifest, "local")  # it is for neither: this says all that is wrong
+    failed: MoorageError | None = None
     if job is not None:
-        _try_here(job, manifest, restore)
+        try:
+            _try_here(job, manifest, restore)
+        except MoorageError as error:
+            if there is None:
+                raise
+            # Such as of a store that only the cluster reaches: what that says is told as well.
+            failed = error
+            complain(f"tried on this machine: {error}")
     if target == "local":
         return
     if no_job:
@@ -97,6 +105,8 @@ def preflight(
     place = _Place(context, namespace_of(there, namespace))
     sent = _Pod(restore, timeout) if pod else None
     _try_there(there, manifest, place, sent, must=job is None or pod or target == "cluster")
+    if failed is not None:
+        raise typer.Exit(exit_code(failed))
 
 
 def _job_for(

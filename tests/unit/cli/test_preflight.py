@@ -11,10 +11,12 @@ import yaml
 from moorage_testing.manifests import job_object, spec_data
 
 from moorage.cli import preflight as module
+from moorage.cli.exit_codes import exit_code
 from moorage_api import JobSpec
 from moorage_operator.children.names import labels
 from moorage_operator.objects import revision_body
 from moorage_operator.world import Meta
+from moorage_state.errors import StoreUnavailable
 
 DENIED = 'Error from server (Forbidden): {} is forbidden: User "me" cannot list resource'
 
@@ -180,6 +182,25 @@ def test_without_a_cluster_that_is_said_and_fails_only_who_asked_for_one(
     status, _, err = moorage("preflight", manifest())
     assert status == 2
     assert why in err
+
+
+def test_what_fails_here_keeps_nobody_from_asking_the_cluster(
+    moorage, kubectl, for_both, monkeypatch
+):
+    def away(*_):
+        raise StoreUnavailable("the store does not answer: endpoint=s3.example")
+
+    monkeypatch.setattr("moorage.driver.preflight.preflight", away)
+    status, out, err = moorage("preflight", for_both)
+    assert status == exit_code(StoreUnavailable(""))
+    assert "tried on this machine: the store does not answer: endpoint=s3.example" in err
+    assert "a driver and an executor would be admitted" in out
+    kubectl.objects["ServiceAccount"] = []
+    status, _, _ = moorage("preflight", for_both)
+    assert status == 2
+    status, out, err = moorage("preflight", for_both, "--for", "local")
+    assert (status, out) == (exit_code(StoreUnavailable("")), "")
+    assert "the store does not answer" in err
 
 
 def test_without_kubectl_that_is_said(moorage, for_both, monkeypatch):
