@@ -176,7 +176,7 @@ class Job:
             "savepoint_dir": "memory://",
             "savepoint_url": lambda name: f"memory://{name}",
         }
-        operator = SimpleNamespace(uid="count", key_types=("bigint",))
+        operator = SimpleNamespace(uid="count", key_types=("bigint",), function=None)
         chosen = {**settings, **changes}
         checkpoints = CheckpointStore(self.objects)
         graph: Any = SimpleNamespace(operators=[operator], sinks=sinks)

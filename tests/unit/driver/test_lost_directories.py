@@ -40,6 +40,7 @@ def runs(tmp_path, monkeypatch):
         monkeypatch.setattr("moorage.driver.runner.StreamRun", Run)
         context: Any = SimpleNamespace(
             standby=None,
+            graph=SimpleNamespace(operators=[]),
             settings=SimpleNamespace(restore=SimpleNamespace(mode="Latest")),
             stop=SimpleNamespace(is_set=lambda: True),
             completed=SimpleNamespace(begin_from=lambda *_a, **_k: None, latest=None),
