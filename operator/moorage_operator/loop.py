@@ -224,6 +224,7 @@ class Reconciler:
         Their next pass is a live one, and makes it anew. Secrets are not listed.
         """
         lost = dict[Ref, None]()
+        before = {ref: memory.uid for ref, memory in self._memory.items()}
         for kind, wanted in self._made(namespace).items():
             there = set[tuple[str, str]]()
             try:
@@ -237,12 +238,14 @@ class Reconciler:
                 _log.info("not looked for: kind=%s error=%s", kind, error)
                 continue
             for place in wanted.keys() - there:
+                ref = wanted[place]
+                memory = self._memory.get(ref)
+                if memory is None or memory.uid != before[ref]:
+                    continue  # the job went meanwhile, with all that it had
                 _log.warning("an object of a job is gone: kind=%s name=%s/%s", kind, *place)
-                lost[wanted[place]] = None
-        for ref in lost:
-            memory = self._memory[ref]
-            memory.live = _seconds() - _LIVE_AT_LEAST
-            self._actor.attempts.is_due(memory.uid)
+                memory.live = _seconds() - _LIVE_AT_LEAST
+                self._actor.attempts.is_due(memory.uid)
+                lost[ref] = None
         return list(lost)
 
     def _made(self, namespace: str | None) -> dict[Kind, dict[tuple[str, str], Ref]]:

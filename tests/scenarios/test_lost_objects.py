@@ -78,3 +78,17 @@ async def test_what_may_not_be_listed_holds_up_nothing(calm):
     calm.api.delete("Ingress", calm.namespace, "clicks-driver")
     await lost(calm)
     assert there(calm, "Ingress", "clicks-driver")
+
+
+async def test_a_job_that_goes_while_it_is_looked_for_is_none_of_those_that_lost_something(calm):
+    reconciler, ref = calm.operator.reconciler, Ref("StatefulSparkJob", calm.namespace, "clicks")
+    calm.api.delete("Service", calm.namespace, "clicks-driver")
+    made = reconciler._made
+
+    def made_and_gone(namespace):
+        found = made(namespace)
+        reconciler._memory.pop(ref)
+        return found
+
+    reconciler._made = made_and_gone
+    assert await reconciler.look_for_lost(None, "moorage.dev/job-uid") == []

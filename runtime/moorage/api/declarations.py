@@ -163,7 +163,8 @@ def misfit_of(function: Any, arguments: Sequence[Any]) -> str:
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return "it is async"
     try:
-        inspect.signature(function).bind(*arguments)
+        # Of a decorator it is the wrapper that is called, which may have arguments of its own.
+        inspect.signature(function, follow_wrapped=False).bind(*arguments)
     except TypeError as error:
         return str(error)
     except ValueError:

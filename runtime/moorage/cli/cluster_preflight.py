@@ -171,7 +171,9 @@ async def _running(seen: "_Seen", name: str) -> Running:
     attempt = read_status(body.get("status")).attempt
     try:
         listed = await seen.list("Pod", seen.namespace, {JOB_UID_LABEL: uid})
-        kept = await seen.get("ControllerRevision", seen.namespace, attempt.revision)
+        kept = None
+        if attempt.revision:  # none of a job that was never started
+            kept = await seen.get("ControllerRevision", seen.namespace, attempt.revision)
     except ClusterError as error:
         return Running(meta, attempt.number, unread=str(error))
     pods = [pod_view(one, uid) for one in listed]

@@ -180,7 +180,10 @@ def _count_files(node: InputNode) -> int | None:
     root = (node.files or "").removeprefix("file://")
     if "://" in root or not Path(root).is_dir():
         return None
-    wanted = _name_pattern(node.name_filter if node.name_filter is not None else "*")
+    try:
+        wanted = _name_pattern(node.name_filter if node.name_filter is not None else "*")
+    except re.error:
+        return None  # Spark says what is wrong with it
     found = 0
     for _, folders, names in os.walk(root):
         folders[:] = [

@@ -338,7 +338,7 @@ class StreamRun:
         """What an epoch ends with: what a cancelled one dies of is not why."""
         if self._halted:
             return Halted()
-        self._failure = self._lost or error
+        self._failure = self._lost or self._failure or error
         return self._failure
 
     def _ends_at_once(self) -> bool:
@@ -362,7 +362,10 @@ class StreamRun:
         """In another thread than the epoch's: what need not wait for its end."""
         with self._epoch_changes:
             if self._runs_epoch:
-                self._checkpointer.within_epoch()
+                try:
+                    self._checkpointer.within_epoch()
+                except Exception as error:  # noqa: BLE001 - the run ends of it, not this thread
+                    self._failure = self._failure or failure_of(error)
         self._end_epoch_in_vain()
 
     def _end_epoch_in_vain(self) -> None:

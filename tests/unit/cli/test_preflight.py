@@ -64,6 +64,8 @@ class Kubectl:
         items = self.objects.get(kind, [])
         if name in ("-o", "-l"):
             return json.dumps({"items": items}), ""
+        if not name:
+            return "", "error: resource name may not be empty"
         found = [one for one in items if one["metadata"]["name"] == name]
         if not found:
             return "", f"Error from server (NotFound): {kind} not found"
@@ -294,6 +296,17 @@ def test_pods_of_the_version_that_runs_count_as_free(moorage, kubectl, manifest)
     status, out, _ = moorage("preflight", warm, "--for", "cluster")
     assert status == 2
     assert "no room for pods 3 of 3" in out
+
+
+def test_of_a_job_that_was_never_started_no_version_is_looked_up(moorage, kubectl, manifest):
+    run_of(kubectl)
+    kubectl.objects["statefulsparkjobs.moorage.dev"][0]["status"] = {}
+    kubectl.objects["Pod"] = []
+    full = quota(pods="3")
+    full["status"]["used"] = {"pods": "3"}
+    kubectl.objects["ResourceQuota"] = [full]
+    status, out, _ = moorage("preflight", manifest(), "--for", "cluster")
+    assert (status, "no room for pods" in out) == (2, True), out
 
 
 def ended(**answer):

@@ -143,6 +143,10 @@ def test_files_that_spark_passes_over_are_none_that_it_is_to_take(tmp_path, nest
         ("[ab]*.json", 5),
         ("day=1", 0),
         ("", 0),
+        # Spark refuses these, and tells why.
+        ("[abc", 0),
+        ("{a", 0),
+        ("[z-a]", 0),
     ],
 )
 def test_files_of_other_names_than_are_asked_for_are_none_of_a_bounded_run(

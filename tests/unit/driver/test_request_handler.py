@@ -394,6 +394,18 @@ def test_within_an_epoch_and_only_there_uploads_that_ended_go_on(running):
     assert not looked.is_set()
 
 
+def test_what_goes_wrong_within_an_epoch_ends_the_run_and_not_who_waits(running):
+    def broken():
+        raise RuntimeError("can't start new thread")
+
+    running.checkpoints.within_epoch = broken
+    with running.epoch_under_way():
+        running.run._within_epoch()
+        running.spark.cancelled.set()
+    with pytest.raises(MoorageError, match="can't start new thread"):
+        running.drive()
+
+
 def test_a_stop_at_once_waits_for_no_epoch_without_input(running, monkeypatch):
     monkeypatch.setattr(Ticking, "due", lambda *_: True)
     thread = threading.Thread(

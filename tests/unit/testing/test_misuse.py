@@ -1,6 +1,7 @@
 # ruff: noqa: ARG002  functions are written as people write them
 """What a harness refuses, that a refusal changes nothing, and that nothing of one is left."""
 
+import functools
 import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -403,8 +404,21 @@ def test_what_is_called_as_ours_is_taken_however_it_is_written():
         def process_batch(self, keys, table, ctx):
             return table
 
-    with harness(Wide()) as one:
-        assert one.process(("a", 1)) == [("a", 1)]
+    def without_context(process):
+        @functools.wraps(process)
+        def called(self, row, _ctx):
+            return process(self, row)
+
+        return called
+
+    class Wrapped(Total):
+        @without_context
+        def process(self, row):
+            yield tuple(row)
+
+    for function in (Wide(), Wrapped()):
+        with harness(function) as one:
+            assert one.process(("a", 1)) == [("a", 1)]
     with harness(Columns(), output=STREAM) as one:
         assert one.process(("a", 1)) == [("a", 1)]
 
