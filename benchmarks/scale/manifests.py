@@ -246,7 +246,9 @@ def _maker(writer: LogWriter, parallelism: int) -> ManifestMaker:
         in_one_epoch=False,
         restore=SimpleNamespace(uid_mapping={}),
     )
-    operators = [SimpleNamespace(uid=uid, key_types=("bigint",)) for uid in _OPERATORS]
+    operators = [
+        SimpleNamespace(uid=uid, key_types=("bigint",), function=None) for uid in _OPERATORS
+    ]
     graph: Any = SimpleNamespace(operators=operators)
     return ManifestMaker(settings, graph, writer, 0)
 

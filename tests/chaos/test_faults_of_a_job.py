@@ -125,6 +125,8 @@ def met(tmp_path_factory, small_event_files, truth):
     try:
         process = home.start()
         home.wait_for_checkpoints(2)
+        # Of little state all files are in the manifest itself.
+        wait_until(lambda: own_files(home), 60, "a checkpoint with files of its own")
         refusal = home.run(expect=4)
         servers = children_of(process, "moorage_state.server")
         assert process.poll() is None, f"it was through before it could be killed\n{home.log()}"
@@ -188,11 +190,15 @@ def stop_with_checkpoints(home, count: int) -> None:
     assert process.wait(60) == 0, home.log()
 
 
-def newest_file(home) -> Path:
-    """A file that only the newest checkpoint has."""
+def own_files(home) -> list[str]:
+    """The files that only the newest checkpoint has."""
     manifest = newest_manifest(home.checkpoints)
-    key = next(f.key for f in manifest.files if f.key.startswith(f"chk-{manifest.checkpoint_id}/"))
-    return home.checkpoints / key
+    return [f.key for f in manifest.files if f.key.startswith(f"chk-{manifest.checkpoint_id}/")]
+
+
+def newest_file(home) -> Path:
+    """One of them."""
+    return home.checkpoints / own_files(home)[0]
 
 
 def test_a_flipped_byte_in_the_newest_checkpoint_brings_the_older_one_and_is_said(met):

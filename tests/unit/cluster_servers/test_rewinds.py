@@ -69,6 +69,7 @@ def drive(monkeypatch):
         requests = requests or Requests()
         context: Any = SimpleNamespace(
             standby=standby,
+            graph=SimpleNamespace(operators=[]),
             reporter=reporter,
             stop=stop or threading.Event(),
             requests=requests,
