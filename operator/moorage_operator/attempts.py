@@ -172,7 +172,7 @@ class Attempts:
         await self._repair_service(meta)
         return True
 
-    def is_due(self, uid: str) -> None:
+    def look_at_once(self, uid: str) -> None:
         """Something is known to be gone: the next pass looks, whenever another one did."""
         self._looked_after[uid] = _LONG_AGO
 

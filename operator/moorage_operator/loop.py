@@ -224,7 +224,6 @@ class Reconciler:
         Their next pass is a live one, and makes it anew. Secrets are not listed.
         """
         lost = dict[Ref, None]()
-        before = {ref: memory.uid for ref, memory in self._memory.items()}
         for kind, wanted in self._made(namespace).items():
             there = set[tuple[str, str]]()
             try:
@@ -238,19 +237,22 @@ class Reconciler:
                 _log.info("not looked for: kind=%s error=%s", kind, error)
                 continue
             for place in wanted.keys() - there:
-                ref = wanted[place]
+                ref, uid = wanted[place]
                 memory = self._memory.get(ref)
-                if memory is None or memory.uid != before[ref]:
+                if memory is None or memory.uid != uid:
                     continue  # the job went meanwhile, with all that it had
                 _log.warning("an object of a job is gone: kind=%s name=%s/%s", kind, *place)
                 memory.live = _seconds() - _LIVE_AT_LEAST
-                self._actor.attempts.is_due(memory.uid)
+                self._actor.attempts.look_at_once(uid)
                 lost[ref] = None
         return list(lost)
 
-    def _made(self, namespace: str | None) -> dict[Kind, dict[tuple[str, str], Ref]]:
-        """What jobs that run undisturbed have beside their pods, by namespace and name."""
-        found: dict[Kind, dict[tuple[str, str], Ref]] = {}
+    def _made(self, namespace: str | None) -> dict[Kind, dict[tuple[str, str], tuple[Ref, str]]]:
+        """What jobs that run undisturbed have beside their pods, by namespace and name.
+
+        With each the job, and its uid.
+        """
+        found: dict[Kind, dict[tuple[str, str], tuple[Ref, str]]] = {}
         for ref, memory in self._memory.items():
             if ref.kind != "StatefulSparkJob" or namespace not in (None, ref.namespace):
                 continue
@@ -267,7 +269,7 @@ class Reconciler:
                 continue
             service: tuple[Kind, str] = ("Service", names.service_name(meta.name))
             for kind, name in (service, *self._actor.made_beside(meta)):
-                found.setdefault(kind, {})[ref.namespace, name] = ref
+                found.setdefault(kind, {})[ref.namespace, name] = ref, meta.uid
         return found
 
     async def settle(self, ref: Ref, limit: int = 50) -> Pass:

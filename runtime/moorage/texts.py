@@ -29,8 +29,10 @@ def time_text(moment: datetime | None) -> str | None:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def event_time_text(time_ms: int, now: datetime) -> str:
+def event_time_text(time_ms: int | None, now: datetime) -> str:
     """Event time in milliseconds, and how far it is behind the clock, or before it."""
+    if time_ms is None:
+        return "none yet"
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):

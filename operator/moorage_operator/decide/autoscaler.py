@@ -91,20 +91,18 @@ def _follow(draft: Draft, known: AutoscalerStatus, verdict: Verdict, report: Dri
     spec, step = draft.world.spec, verdict.memory.step
     dry = spec is not None and spec.scaling.autoscaler.dry_run
     changes: dict[str, object] = {}
+    busiest = _uneven(report)
     if verdict.width != width:
-        changes = {
-            "target": verdict.width,
-            "dry_run": dry,
-            "message": _sentence(verdict, report),
-        }
-        _tell(draft, known, verdict, report, dry=dry)
+        text = _sentence(verdict, report, busiest)
+        changes = {"target": verdict.width, "dry_run": dry, "message": text}
+        _tell(draft, known, verdict, text, dry=dry, width=width)
         draft.wake(draft.config.busy_resync)
     elif verdict.reason in _HINDERED:
         since = step.at if step is not None else draft.attempt.stable_since
         key = f"{draft.meta.uid}-{verdict.reason}-{since}"
         text = f"{width} subtasks stay, {verdict.needed} are needed: {_HINDERED[verdict.reason]}"
-        if why := _uneven(report):
-            text = f"{text}; {why}"
+        if busiest:
+            text = f"{text}; {busiest}"
         draft.tell("Warning", "AutoscalerHindered", text, key)
     changes |= {
         "reason": verdict.reason,
@@ -119,17 +117,16 @@ def _follow(draft: Draft, known: AutoscalerStatus, verdict: Verdict, report: Dri
         "arrival_rate": f"{verdict.arrival:.1f}",
         "true_rate": "" if math.isinf(verdict.rate) else f"{verdict.rate:.1f}",
         "lag_rows": report.load.lag_rows if report.load is not None else None,
-        "busiest": _uneven(report),
+        "busiest": busiest,
     }
     _put(draft, known.model_copy(update=changes))
 
 
 def _tell(
-    draft: Draft, known: AutoscalerStatus, verdict: Verdict, report: DriverState, *, dry: bool
+    draft: Draft, known: AutoscalerStatus, verdict: Verdict, text: str, *, dry: bool, width: int
 ) -> None:
     before = known.step.at if known.step is not None else ""
-    key = f"{draft.meta.uid}-{report.parallelism}-{verdict.width}-{before}"
-    text = _sentence(verdict, report)
+    key = f"{draft.meta.uid}-{width}-{verdict.width}-{before}"
     if not dry:
         draft.tell("Normal", "AutoscalerDecided", text, key)
     elif (known.target, known.dry_run) != (verdict.width, True):
@@ -144,10 +141,10 @@ _WHY = {
 }
 
 
-def _sentence(verdict: Verdict, report: DriverState) -> str:
+def _sentence(verdict: Verdict, report: DriverState, busiest: str) -> str:
     load = report.load
     waiting = f", {load.lag_rows:,} rows wait" if load is not None and load.lag_rows else ""
-    why = f"; {text}" if (text := _uneven(report)) and verdict.width > report.parallelism else ""
+    why = f"; {busiest}" if busiest and verdict.width > report.parallelism else ""
     return (
         f"{report.parallelism} to {verdict.width} subtasks: {_WHY[verdict.reason]}; "
         f"{verdict.arrival:,.0f} rows/s arrive, utilization {verdict.utilization:.2f}{waiting}{why}"

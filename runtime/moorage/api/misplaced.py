@@ -8,7 +8,7 @@ what runs `build(env)`; knows no stream.
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -102,18 +102,14 @@ def absent(stream: object, name: str, elsewhere: type, first: str) -> Exception:
         )
     if name in _OTHERWISE:
         return Misplaced(f"a {kind} has no {name}: call {_OTHERWISE[name]}")
-    return _misspelt(stream, name) or _unknown(stream, name)
+    return _misspelt(f"a {kind}", name, dir(type(stream))) or _unknown(stream, name)
 
 
 def absent_of_env(env: object, name: str) -> Exception:
     """The same for a name that `env` does not have."""
     if name in _OF_ENV:
         return Misplaced(f"env has no {name}: {_OF_ENV[name]}")
-    names = [*vars(env), *dir(type(env))]
-    near = get_close_matches(name, [one for one in names if not one.startswith("_")], 1)
-    if name.startswith("_") or not near:
-        return _unknown(env, name)
-    return Misplaced(f"env has no {name}: did you mean {near[0]}?")
+    return _misspelt("env", name, [*vars(env), *dir(type(env))]) or _unknown(env, name)
 
 
 def miscalled(error: Exception) -> str | None:
@@ -194,19 +190,17 @@ class Unfinished:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise _unknown(self, name)
-            raise _misspelt(self, name) or Misplaced(
-                f"{name} comes too early on a {type(self).__name__}: call {self.call_first} first"
+            kind = f"a {type(self).__name__}"
+            raise _misspelt(kind, name, dir(type(self))) or Misplaced(
+                f"{name} comes too early on {kind}: call {self.call_first} first"
             )
 
 
-def _misspelt(stream: object, name: str) -> Exception | None:
+def _misspelt(what: str, name: str, names: Iterable[str]) -> Exception | None:
     if name.startswith("_"):
         return None
-    names = [one for one in dir(type(stream)) if not one.startswith("_")]
-    near = get_close_matches(name, names, 1)
-    if not near:
-        return None
-    return Misplaced(f"a {type(stream).__name__} has no {name}: did you mean {near[0]}?")
+    near = get_close_matches(name, [one for one in names if not one.startswith("_")], 1)
+    return Misplaced(f"{what} has no {name}: did you mean {near[0]}?") if near else None
 
 
 def _unknown(stream: object, name: str) -> AttributeError:

@@ -111,7 +111,7 @@ class TimeWindows(ByEnd, _Columns):
     ) -> None:
         super().__init__(contents, key_columns, windows.late)
         self._windows = WindowTimes(windows)
-        self.by_end = windows.assigner if isinstance(windows.assigner, Sliding) else None
+        self.by_end = windows.by_end
         self._late: OutputTag | None = windows.late
 
     def process_batch(

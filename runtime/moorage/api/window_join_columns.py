@@ -42,7 +42,7 @@ class WindowPairs(ByEnd, KeyedBatchFunction):
 
     def __init__(self, windows: Windowing, row: str, named: Mapping[str, str]) -> None:
         self._windows = WindowTimes(windows)
-        self.by_end = windows.assigner if isinstance(windows.assigner, Sliding) else None
+        self.by_end = windows.by_end
         self._row = row
         self._named = {name: tuple(given.split(".", 1)) for name, given in named.items()}
 

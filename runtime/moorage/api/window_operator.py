@@ -27,7 +27,6 @@ from moorage.api.windows import (
     ByEnd,
     Early,
     ProcessWindowFunction,
-    Sliding,
     TimeWindow,
     TriggerResult,
     WindowContext,
@@ -226,7 +225,7 @@ class WindowOperator(ByEnd, KeyedProcessFunction):
         self._windows = windows
         self._what = contents
         self._assigner, self._trigger = windows.assigner, windows.trigger
-        self.by_end = windows.assigner if isinstance(windows.assigner, Sliding) else None
+        self.by_end = windows.by_end
         self._domain = windows.assigner.domain
 
     def open(self, ctx: RuntimeContext) -> None:

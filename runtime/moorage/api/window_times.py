@@ -121,18 +121,19 @@ class WindowTimes:
             earlier: what else may have windows that end.
         """
         ends = timers.times + (1 - after)
-        starts = ends - self.size
-        fits = (starts - self._offset) % self._slide == 0
-        found = [(timers.key_index[fits], starts[fits], ends[fits])]
-        known = [(self.size, self._slide, self._offset)]
-        for one in earlier:
-            starts = ends - one.size_ms
-            fits = (starts - one.offset_ms) % one.slide_ms == 0
-            for size, slide, offset in known:
-                if size == one.size_ms:
-                    fits &= (starts - offset) % slide != 0
+        found: list[tuple[Numbers, Numbers, Numbers]] = []
+        known: list[tuple[int, int, int]] = []
+        now = (self.size, self._slide, self._offset)
+        for one in (now, *((e.size_ms, e.slide_ms, e.offset_ms) for e in earlier)):
+            size, slide, offset = one
+            starts = ends - size
+            fits = (starts - offset) % slide == 0
+            # A window that several of them have ends once.
+            for other, its_slide, its_offset in known:
+                if other == size:
+                    fits &= (starts - its_offset) % its_slide != 0
             found.append((timers.key_index[fits], starts[fits], ends[fits]))
-            known.append((one.size_ms, one.slide_ms, one.offset_ms))
+            known.append(one)
         if len(found) == 1:
             return found[0]
         index, starts, ends = (np.concatenate(some) for some in zip(*found, strict=True))

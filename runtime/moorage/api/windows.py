@@ -465,6 +465,11 @@ class Windowing:
     lateness_ms: int = 0
     late: OutputTag | None = None
 
+    @property
+    def by_end(self) -> Sliding | None:
+        """See `ByEnd`."""
+        return self.assigner if isinstance(self.assigner, Sliding) else None
+
 
 class ByEnd:
     """A function that finds windows by when they end, and so must know of those it had before.

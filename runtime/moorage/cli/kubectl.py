@@ -1,6 +1,7 @@
 """What of a cluster is asked and ordered through the user's own `kubectl`.
 
-With the user's own rights and context. Called by the plugin (`cluster_jobs`) and by `doctor`.
+With the user's own rights and context. Called by the plugin (`cluster_jobs`), by `doctor` and by
+`preflight`.
 """
 
 import json

@@ -133,7 +133,7 @@ def run_tree(found: "RunStatus", now: datetime) -> Iterator[str]:
 
 def watermark_text(one: "WatermarkView", now: datetime) -> str:
     """How far event time has come for an operator, and what it waits for."""
-    told = "none yet" if one.time_ms is None else event_time_text(one.time_ms, now)
+    told = event_time_text(one.time_ms, now)
     return f"{told}, waits for {one.held_by}" if one.held_by else told
 
 

@@ -138,9 +138,8 @@ class KeyLoop:
             ctx._timestamp = time_ms
             produced = process(row, ctx)
             left = None if produced is None else extend(produced)
-            while len(made) >= FLUSH_ROWS:
-                yield from self._sending.flush()
-                left = None if left is None else extend(left)
+            if len(made) >= FLUSH_ROWS:
+                yield from self._sending.flush_with(left)
 
     def _rows_and_timers(
         self, firing: Firing, rows: Sequence[Any], times: Sequence[int | None], behind: int
@@ -157,9 +156,8 @@ class KeyLoop:
             ctx._timestamp = time_ms
             produced = process(row, ctx)
             left = None if produced is None else extend(produced)
-            while len(made) >= FLUSH_ROWS:
-                yield from self._sending.flush()
-                left = None if left is None else extend(left)
+            if len(made) >= FLUSH_ROWS:
+                yield from self._sending.flush_with(left)
 
     def end_key(self) -> Iterator[pa.RecordBatch]:
         """Fire what the current key's rows left due, and write what the key changed."""

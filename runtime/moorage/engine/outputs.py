@@ -242,6 +242,12 @@ class SubtaskOutput:
             yield from self._batch(name, batch)
         yield from self._emitted()
 
+    def flush_with(self, left: Iterator[Any] | None) -> Iterator[pa.RecordBatch]:
+        """Send the full buffer, and after it what `OutputBuffer.extend` had left."""
+        while self.buffer.full:
+            yield from self.flush()
+            left = None if left is None else self.buffer.extend(left)
+
     def emit_table(self, tag: OutputTag, made: Any) -> None:
         """Keep a table or batch of a side output until the next `flush`."""
         if self.buffer.takes(tag):

@@ -165,9 +165,8 @@ class SubtaskOperatorState:
             ctx._timestamp = time_ms
             produced = process(row, ctx)
             left = None if produced is None else sending.buffer.extend(produced)
-            while sending.buffer.full:
-                yield from sending.flush()
-                left = None if left is None else sending.buffer.extend(left)
+            if sending.buffer.full:
+                yield from sending.flush_with(left)
 
     def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Without rows that have no event time although their input declares one."""

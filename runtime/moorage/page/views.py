@@ -147,7 +147,7 @@ def _graph(facts: RunFacts, now: datetime, clean: Clean) -> Section:
             (
                 clean(one.uid),
                 clean(one.held_by),
-                "none yet" if one.time_ms is None else event_time_text(one.time_ms, now),
+                event_time_text(one.time_ms, now),
             )
             for one in marks[:MOST_ROWS]
         ]
