@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -85,8 +86,12 @@ def check_subtasks(home: JobHome, parallelism: int, rows_per_key: int) -> None:
 
 def spark_log(process: subprocess.Popen) -> str:
     """What a job's Spark logged so far."""
-    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in processes_of(process.pid)]
-    [file] = set(re.findall(r"-Dmoorage\.log=([^\s\0]+)", " ".join(commands)))
+    commands = ""
+    for pid in processes_of(process.pid):
+        # Some that the JVM starts live for milliseconds.
+        with suppress(OSError):
+            commands += Path(f"/proc/{pid}/cmdline").read_text() + " "
+    [file] = set(re.findall(r"-Dmoorage\.log=([^\s\0]+)", commands))
     return Path(file).read_text()
 
 

@@ -125,7 +125,9 @@ def send(number, to):
 
 def to_everything(pid, number):
     for one in processes_of(pid):
-        os.kill(one, number)
+        # Some that the JVM starts live for milliseconds.
+        with suppress(ProcessLookupError):
+            os.kill(one, number)
 
 
 def by_timeout(home):

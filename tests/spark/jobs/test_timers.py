@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -79,12 +80,16 @@ def home(tmp_path):
 def stop(home: JobHome) -> None:
     """As a service manager does: SIGTERM for every process of the job at once."""
     process = home.processes[-1]
-    everything = processes_of(process.pid)
-    sessions = {pid: os.getsid(pid) for pid in everything}
-    assert len(everything) > 4, "the JVM, state servers, the daemon of Python workers"
-    assert process.pid not in [sessions[pid] for pid in everything[1:]]
-    for pid in everything:
-        os.kill(pid, signal.SIGTERM)
+    sessions = {}
+    # The JVM has Hadoop's files looked at by processes (`readlink`) that end while this looks.
+    for pid in processes_of(process.pid):
+        with suppress(ProcessLookupError):
+            sessions[pid] = os.getsid(pid)
+    assert len(sessions) > 4, "the JVM, state servers, the daemon of Python workers"
+    assert process.pid not in [sessions[pid] for pid in sessions if pid != process.pid]
+    for pid in sessions:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
     assert process.wait(60) == 0, home.log()
     assert "Traceback" not in home.log()
 
