@@ -10,8 +10,9 @@ Checkpoints of Moorage are as far apart as they are by default, and the executor
 of that is over: what a job without a changelog has to compute again depends on it. It is lost just
 after an epoch was committed: one that was half done may have all that it needed from that executor,
 and end as if nothing were. Told are the seconds from the kill to the first epoch after that. For
-Moorage with a changelog it counts once the log has it, so that it can never be computed again; for
-the others once the engine says that the epoch or batch is committed. And how many epochs that were
+Moorage with a changelog it counts once the driver has it in the log, so that it can never be
+computed again (that is watched, since progress is told at the end of the next epoch); for the
+others once the engine says that the epoch or batch is committed. And how many epochs that were
 committed were computed again.
 """
 
@@ -48,6 +49,7 @@ from moorage.driver.runner import run_job
 from moorage.driver.types import JobProgress, RunOptions
 from moorage.engine.fleet import RangeFleet
 from moorage_api import StatefulSparkJob
+from moorage_state.snapshots import Checkpoint, Entry, LogWriter
 
 _JOB = Path(__file__).parent / "jobs" / "wide_values.py"
 _CONTENDERS = ("changelog", "plain", "spark")
@@ -132,6 +134,15 @@ class _Moorage:
             return results
 
         setattr(RangeFleet, "open", opened)  # noqa: B010 - watched
+        appending = LogWriter.append
+
+        def appended(log: LogWriter, entry: Entry) -> int:
+            number = appending(log, entry)
+            if isinstance(entry, Checkpoint):
+                self.seen.durable.append((time.monotonic(), entry.epoch))
+            return number
+
+        setattr(LogWriter, "append", appended)  # noqa: B010 - watched
         self._thread.start()
 
     def _run(self) -> None:
@@ -168,9 +179,6 @@ class _Moorage:
         now = time.monotonic()
         if progress.epochs != self._progress.epochs:
             self.seen.epochs.append((now, progress.epoch))
-        last = progress.last_checkpoint
-        if last and last != self._progress.last_checkpoint:
-            self.seen.durable.append((now, last.epoch))
         if progress.phase != self._progress.phase or progress.message != self._progress.message:
             self.phases.append((now, f"{progress.phase} {progress.message or ''}"))
         self._progress = progress
