@@ -67,7 +67,7 @@ async def _priorities(cluster: Reads, spec: JobSpec) -> Iterable[Problem]:
         try:
             found = await cluster.get("PriorityClass", "", str(name))
         except Forbidden:
-            return ()
+            continue
         if found is None:
             field = f"spec.{role}.podTemplate.spec.priorityClassName"
             reason = f"names a PriorityClass that is not there: {name}"

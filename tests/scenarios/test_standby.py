@@ -146,6 +146,22 @@ async def test_one_that_gives_about_as_many_or_that_nobody_compares_takes_over(
     await taken_over(running)
 
 
+async def test_what_it_gave_while_it_caught_up_is_not_compared(running):
+    running.drivers.habits.arrivals = {"clicks": 100.0}
+    running.drivers.habits.standby_output, running.drivers.habits.standby_behind = 4.0, True
+    running.drivers.habits.load_window = 90.0
+    rules = {"maxOutputDifferencePercent": 20, **OBSERVED}
+    running.edit(image=NEW, upgrade={"strategy": "WarmStandby", "standby": rules})
+    await running.until(lambda: standbys(running))
+    await running.run(60)
+    running.drivers.habits.standby_behind = False
+    await kept_up(running, 40)
+    said = running.status().condition("Reconciled").message
+    assert "once all of scaling.autoscaler.window is since then" in said
+    running.drivers.habits.standby_output = 2.0
+    await taken_over(running)
+
+
 async def kept_up(world, seconds):
     """Run until the new version has kept up for so long."""
 

@@ -6,21 +6,31 @@ and what runs goes on; a version that is to stand by waits for room beside the o
 
 from datetime import timedelta
 
+from moorage_api import JobSpec
 from moorage_api.changes import classify
 from moorage_operator.decide.draft import QUOTA_EXCEEDED, Draft
 from moorage_operator.decide.preflight import is_wanted
 from moorage_operator.decide.restore_point import Obstacle
-from moorage_operator.decide.standby import lacks_beside, wants_standby
+from moorage_operator.decide.standby import room_beside, wants_standby
 from moorage_operator.plan import TidyAttempt
+from moorage_operator.world import Room
 
 _SETTLES = timedelta(seconds=10)
 """In which quotas count pods still that are gone."""
+_FOR_TRIAL = (
+    "for the pod of the preflight beside the version that runs; upgrade.preflight asks for it"
+)
 
 
 def hinders_start(draft: Draft) -> Obstacle | None:
     """Pods that a quota refuses are not tried for: it is said what they lack, and waited."""
     room, operation = draft.world.room, draft.operation
-    if room.left and draft.attempt.number and all(p.terminal for p in draft.drivers if p.owned):
+    drivers = [one for one in draft.drivers if one.owned]
+    # Of one whose pod somebody deleted its orders are left: no pod says so, and it is looked until
+    # the quota is up to date.
+    early = operation.deadline is None or not draft.reached(operation.deadline)
+    may_have_left = bool(drivers) or (early and draft.attempt.number > 0)
+    if room.left and may_have_left and all(one.terminal for one in drivers):
         # Volumes that are reused, and what Spark made for executors, belong to the pod of their
         # driver, which stays for its log.
         draft.do(TidyAttempt(below=draft.attempt.number + 1, keep=0))
@@ -46,20 +56,24 @@ def lacks_edit(draft: Draft) -> str:
     new, runs = draft.world.spec, draft.is_active and draft.attempt.running_since is not None
     if not runs or new is None or running is None:
         return room.growth
-    if classify(running.spec, new).kind not in ("Upgrade", "Redeploy"):
+    wanted = {"beside": wants_standby(draft), "trial": is_wanted(draft)}
+    return edit_lacks(room, running.spec, new, **wanted)
+
+
+def edit_lacks(room: Room, running: JobSpec, new: JobSpec, *, beside: bool, trial: bool) -> str:
+    """What an edit of a version that runs waits for; empty if for nothing.
+
+    Args:
+        beside: whether the new version is to stand by.
+        trial: whether a preflight comes first.
+    """
+    if classify(running, new).kind not in ("Upgrade", "Redeploy"):
         return room.growth
-    if room.beside and wants_standby(draft):
-        return lacks_beside(draft)
-    return room.growth or (_lacks_trial(draft) if is_wanted(draft) else "")
-
-
-def _lacks_trial(draft: Draft) -> str:
-    """What quotas lack for the pod of a preflight; empty for nothing."""
-    lacks = draft.world.room.trial
-    rest = (
-        "for the pod of the preflight beside the version that runs; upgrade.preflight asks for it"
-    )
-    return f"{lacks}, {rest}" if lacks else ""
+    # All pods beside those that run ask for more than any growth of theirs.
+    lacks = [(room_beside(room) if beside else "") or room.growth]
+    if trial and room.trial:
+        lacks.append(f"{room.trial}, {_FOR_TRIAL}")
+    return "; ".join(filter(None, lacks))
 
 
 def tell_fewer(draft: Draft) -> None:

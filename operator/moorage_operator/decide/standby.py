@@ -22,7 +22,7 @@ from moorage_operator.decide.restore_point import place_of
 from moorage_operator.decide.specs import keep_revision, policy, running_spec
 from moorage_operator.decide.stop import aim
 from moorage_operator.plan import StartDriver
-from moorage_operator.world import PodView, Unreadable
+from moorage_operator.world import PodView, Room, Unreadable
 
 _TRIES = 3
 """Pods that the cluster takes away before the version is given up."""
@@ -67,11 +67,10 @@ def wants_standby(draft: Draft) -> bool:
     return begins and able and (found is None or not found.curable)
 
 
-def lacks_beside(draft: Draft) -> str:
+def room_beside(room: Room) -> str:
     """What quotas lack for a version beside the one that runs; empty for nothing."""
-    lacks = draft.world.room.beside
     rest = "beside the version that runs, which upgrade.strategy WarmStandby leaves running"
-    return f"{lacks}, {rest}" if lacks else ""
+    return f"{room.beside}, {rest}" if room.beside else ""
 
 
 def begin_standby(draft: Draft, kind: OperationType, reason: str, message: str) -> None:
@@ -148,7 +147,7 @@ def _make(draft: Draft, known: StandbyStatus) -> None:
     operation = draft.operation
     if known.not_before is not None and not draft.reached(known.not_before):
         draft.wake_at(known.not_before)
-    elif lacks := lacks_beside(draft):
+    elif lacks := room_beside(draft.world.room):
         _put(draft, message=lacks[:512])
     elif keep_revision(draft, operation.target_revision):
         draft.do(StartDriver(operation.target_revision, standby_order(draft, known.attempt)))
@@ -278,11 +277,24 @@ def _compared(draft: Draft, report: DriverState, rules: Standby) -> _Judged:
             f"more than upgrade.standby.maxStatePercent {rules.max_state_percent} allows",
         )
     rates = _compared_rates(draft, report, old, rules.min_rate_percent)
-    if rates.verdict != "Good" or report.load is None or old.load is None:
-        return rates
     percent = rules.max_output_difference_percent
-    worse = _compared_output(report.load, old.load, percent) if percent is not None else None
-    return worse or rates
+    if percent is None or rates.verdict != "Good" or report.load is None or old.load is None:
+        return rates
+    # What it gave while it caught up was given for older rows.
+    if _kept_up_for(draft) < report.load.seconds:
+        text = (
+            "it keeps up, and what it gives is compared once all of scaling.autoscaler.window is "
+            "since then; make that shorter, or upgrade.standby.catchUpTimeout longer"
+        )
+        return _Judged("Behind", text)
+    return _compared_output(report.load, old.load, percent) or rates
+
+
+def _kept_up_for(draft: Draft) -> float:
+    """Seconds."""
+    known = draft.operation.standby
+    since = known.caught_up_since if known is not None else None
+    return (draft.now - since).total_seconds() if since is not None else 0.0
 
 
 def _compared_rates(draft: Draft, report: DriverState, old: DriverState, percent: int) -> _Judged:
@@ -290,7 +302,7 @@ def _compared_rates(draft: Draft, report: DriverState, old: DriverState, percent
     known = draft.operation.standby
     if known is None or known.counted is None or known.caught_up_since is None:
         return _Judged("Behind", "it keeps up, and is not compared yet")
-    seconds = max((draft.now - known.caught_up_since).total_seconds(), 1.0)
+    seconds = max(_kept_up_for(draft), 1.0)
     began, now = known.counted, _counts(report, old)
     rows, old_rows = now.rows - began.rows, now.old_rows - began.old_rows
     epochs = now.epoch - began.epoch

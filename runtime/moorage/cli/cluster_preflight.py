@@ -17,10 +17,10 @@ from moorage.cli.findings import Finding
 from moorage.cli.kubectl import JOBS, Ask, Cluster, Json, Refused, last_line
 from moorage.cli.output import complain
 from moorage_api import StatefulSparkJob
-from moorage_api.changes import classify
 from moorage_api.status import read_status
 from moorage_operator.admission import Admission, Refusals
 from moorage_operator.children.names import JOB_UID_LABEL, config_map_name
+from moorage_operator.decide.room import edit_lacks
 from moorage_operator.lineages.pods import pod_answer, pod_name, store_task_pod
 from moorage_operator.lineages.requests import request_of
 from moorage_operator.objects import read_revision
@@ -39,6 +39,7 @@ from moorage_operator.quota import room
 from moorage_operator.references import fact_problems
 from moorage_operator.world import Meta, Revision, Room
 
+_REFERENCES = ("Secret", "ServiceAccount", "PriorityClass", "StatefulSparkSnapshot")
 _NO_KIND = ("no matches for kind", "doesn't have a resource type")
 _NO_RIGHT = "cannot create resource"
 
@@ -162,8 +163,8 @@ async def _running(seen: "_Seen", name: str) -> Running:
     """What is there of the job, as far as the user may read it."""
     try:
         body = await seen.get(JOBS, seen.namespace, name)
-    except ClusterError:
-        body = None
+    except ClusterError as error:
+        return Running(Meta(name, seen.namespace, "", 0, ""), unread=str(error))
     if body is None:
         return Running(Meta(name, seen.namespace, "", 0, ""))
     given, uid = body["metadata"], str(body["metadata"]["uid"])
@@ -190,11 +191,11 @@ def _references(seen: "_Seen", running: Running, job: StatefulSparkJob) -> Itera
         return
     for one in problems:
         yield Finding("references", "failed", one.what, one.fix)
-    unread = sorted(seen.unread & {"Secret", "ServiceAccount", "StatefulSparkSnapshot"})
-    if unread:
-        yield Finding("references", "unknown", f"you may not read: {', '.join(unread)}")
-    elif not problems:
-        yield Finding("references", "ok", "the Secrets and the account that it names are there")
+    unread = [one for one in _REFERENCES if one in seen.unread]
+    for kind in unread:
+        yield Finding("references", "unknown", f"{kind}: {seen.unread[kind]}")
+    if not problems and not unread:
+        yield Finding("references", "ok", "what it names beside itself is there")
 
 
 def _asked(seen: "_Seen", running: Running, job: StatefulSparkJob) -> tuple[Refusals | None, str]:
@@ -232,15 +233,17 @@ def _quotas(seen: "_Seen", running: Running, job: StatefulSparkJob) -> Iterator[
         return
     try:
         ranges = asyncio.run(seen.list("LimitRange", seen.namespace))
-    except ClusterError:
+    except ClusterError as error:
+        text = f"what a LimitRange adds to containers is not counted: {error}"
+        yield Finding("quotas", "unknown", text)
         ranges = []
     before = running.revision.spec if running.revision is not None else None
     living = (running.drivers, running.executors)
     found = room(quotas, running.meta, job.spec, before, *living, ranges)
     lacks = _lacks(found, running, job)
-    for text in lacks:
-        todo = "raise the quota, or ask for less" if "has no room" in text else ""
-        yield Finding("quotas", "failed", text, todo)
+    if lacks:
+        todo = "raise the quota, or ask for less" if "has no room" in lacks else ""
+        yield Finding("quotas", "failed", lacks, todo)
     warned = [found.silent] if not lacks and not running.runs else []
     if not lacks and found.whole and not running.runs:
         warned.append(f"it would start with fewer executors: {found.whole}")
@@ -251,23 +254,20 @@ def _quotas(seen: "_Seen", running: Running, job: StatefulSparkJob) -> Iterator[
         yield Finding("quotas", "ok", said)
 
 
-def _lacks(found: Room, running: Running, job: StatefulSparkJob) -> list[str]:
-    """What would keep the start, or the edit, waiting."""
+def _lacks(found: Room, running: Running, job: StatefulSparkJob) -> str:
+    """What would keep the start, or the edit, waiting; empty for nothing."""
     if not running.runs:
-        return [found.start] if found.start else []
-    lacks, upgrade = [found.growth], job.spec.upgrade
-    before = running.revision.spec if running.revision is not None else job.spec
-    if classify(before, job.spec).kind in ("Upgrade", "Redeploy"):
-        lacks += [found.beside] if upgrade.strategy == "WarmStandby" else []
-        lacks += [found.trial] if upgrade.preflight else []
-    return [text for text in dict.fromkeys(lacks) if text]
+        return found.start
+    before, upgrade = running.revision.spec if running.revision else job.spec, job.spec.upgrade
+    beside = upgrade.strategy == "WarmStandby"
+    return edit_lacks(found, before, job.spec, beside=beside, trial=upgrade.preflight)
 
 
 def _nodes(seen: "_Seen", refusals: Refusals | None) -> Finding:
     if refusals is None:
         return Finding("nodes", "unknown", "not looked at, as the pods were not tried")
     if "Node" in seen.unread:
-        return Finding("nodes", "unknown", "you may not list nodes")
+        return Finding("nodes", "unknown", f"not looked at: {seen.unread['Node']}")
     if refusals.unplaced:
         todo = "ask for less, or see that the cluster makes such nodes"
         return Finding("nodes", "warning", f"none could hold {refusals.unplaced}", todo)
@@ -291,8 +291,8 @@ class _Seen:
 
     ask: Ask
     namespace: str
-    unread: set[str] = field(default_factory=set)
-    """Kinds that the user may not read."""
+    unread: dict[str, str] = field(default_factory=dict)
+    """Why which kinds could not be read."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Json | None:
         """See `Reads.get`; of the namespace of `ask` alone."""
@@ -338,9 +338,9 @@ class _Seen:
         said = last_line(answer.stderr)
         if "(NotFound)" in said:
             raise ClusterError(said, "NotFound")
+        if words[0] == "get":
+            self.unread[kind] = said
         if "(Forbidden)" in said or " is forbidden" in said:
-            if words[0] == "get":
-                self.unread.add(kind)
             raise Forbidden(said, "Forbidden")
         if "(AlreadyExists)" in said:
             raise NameTaken(said, "AlreadyExists")

@@ -152,7 +152,7 @@ def test_what_a_person_may_not_read_is_unknown_and_fails_nothing(moorage, kubect
     )
     status, out, _ = moorage("preflight", manifest(), "--for", "cluster")
     assert status == 0
-    assert "you may not read: ServiceAccount" in out
+    assert 'ServiceAccount is forbidden: User "me"' in out
     assert "not asked for in a dry run" in out
     assert "not counted" in out
     assert " ok " not in "".join(line for line in out.splitlines() if line.startswith("pods"))
@@ -259,6 +259,31 @@ def test_where_the_pods_of_what_runs_may_not_be_read_room_is_unknown(moorage, ku
     assert "whether the pods of the version that runs make room is not known" in out
 
 
+def test_each_thing_that_could_not_be_looked_at_is_told_and_the_rest_is_asked(
+    moorage, kubectl, manifest
+):
+    kubectl.denied = {"PriorityClass", "LimitRange", "Node"}
+    kubectl.objects["ResourceQuota"] = [quota(pods="1")]
+    kubectl.objects["ServiceAccount"] = []
+    classed = {"podTemplate": {"spec": {"priorityClassName": "high"}}}
+    status, out, _ = moorage("preflight", manifest(driver=classed), "--for", "cluster")
+    assert status == 2
+    assert "PriorityClass: Error from server (Forbidden)" in out
+    assert "what a LimitRange adds to containers is not counted" in out
+    assert "names a service account that is not there: spark" in out
+    assert "ResourceQuota compute has no room for pods 2 of 1" in out
+    assert "not looked at: Error from server (Forbidden): Node is forbidden" in out
+    assert " ok " not in "".join(line for line in out.splitlines() if line.startswith("ref"))
+
+
+def test_where_the_job_may_not_be_read_its_pods_are_nobody_elses(moorage, kubectl, manifest):
+    kubectl.denied = {"statefulsparkjobs.moorage.dev"}
+    kubectl.objects["ResourceQuota"] = [quota(pods="1")]
+    status, out, _ = moorage("preflight", manifest(), "--for", "cluster")
+    assert status == 0
+    assert "whether the pods of the version that runs make room is not known" in out
+
+
 def run_of(kubectl, **changes):
     """The job runs, with a driver and two executors."""
     spec = JobSpec.model_validate(spec_data(**changes))
@@ -295,7 +320,11 @@ def test_pods_of_the_version_that_runs_count_as_free(moorage, kubectl, manifest)
     warm = manifest(**edited, upgrade={"strategy": "WarmStandby"})
     status, out, _ = moorage("preflight", warm, "--for", "cluster")
     assert status == 2
-    assert "no room for pods 3 of 3" in out
+    assert "no room for pods 3 of 3, beside the version that runs, which upgrade.strategy" in out
+    tried = manifest(**{**edited, "scaling": {"parallelism": 6}}, upgrade={"preflight": True})
+    status, out, _ = moorage("preflight", tried, "--for", "cluster")
+    assert status == 2
+    assert "no room for pods 4 of 3; ResourceQuota compute has no room for pods 1 of 3, for" in out
 
 
 def test_of_a_job_that_was_never_started_no_version_is_looked_up(moorage, kubectl, manifest):

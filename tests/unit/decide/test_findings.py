@@ -274,6 +274,17 @@ def test_where_there_is_no_way_back_a_hung_job_is_begun_anew_and_a_loop_only_tol
     assert stage.status.operation.type == "Recover"
 
 
+def test_a_job_without_checkpoints_says_the_same_whatever_epoch_it_is_at():
+    stage = running(**health(actions={"noCheckpoint": "Alert"}))
+    pass_time(stage, minutes=45)
+    said = set()
+    for epoch in range(3):
+        stage.say(epoch=epoch, epoch_since=stage.now)
+        pass_time(stage, seconds=30)
+        said |= {one.message for one in stage.status.health.findings}
+    assert len(said) == 1, said
+
+
 # -- skew --------------------------------------------------------------------------------------
 
 
@@ -353,7 +364,8 @@ def test_work_that_is_uneven_does_not_come_and_go_with_every_look():
     for most in (729.0, 390.0, 410.0, 330.0):
         stage.say(load=worked(most, median=80.0))
         pass_time(stage, seconds=30)
-        assert "SkewedKeys" in found(stage)
+        [one] = stage.status.health.findings
+        assert "90% of the epochs' time, at least 4 times the median" in one.message
     stage.say(load=worked(300.0, median=80.0))
     pass_time(stage, seconds=30)
     assert found(stage) == {}

@@ -137,13 +137,16 @@ class FakeDriver(LineageKeeper):
         if arrival is None or self.parallel_since is None or self.last_epoch_at is None:
             return None
         seconds = (self.last_epoch_at - self.parallel_since).total_seconds()
+        window = min(seconds, self.habits.load_window)
         capacity = self.parallelism * self.habits.each
         done, waits = min(arrival, capacity), max(arrival - capacity, 0.0)
+        if self.standby and self.habits.standby_behind:
+            waits = arrival
         return LoadReport(
-            seconds=min(seconds, 900.0),
-            epochs=int(min(seconds, 900.0)),
-            rows=round(done * min(seconds, 900.0)),
-            busy_seconds=min(seconds, 900.0) * done / capacity,
+            seconds=window,
+            epochs=int(window),
+            rows=round(done * window),
+            busy_seconds=window * done / capacity,
             lag_rows=round(waits * seconds),
             lag_rows_before=0,
             lag_seconds=seconds,
