@@ -40,7 +40,9 @@ def test_null_keys_fail_the_epoch_and_change_nothing(spark, start):
     engine = start(summing)
     engine.epoch(spark.createDataFrame([("a", 1)], EVENTS))
     nulls = spark.createDataFrame([(None, 7), ("a", 1), (None, 8)], EVENTS)
-    with pytest.raises(UserError, match=r"null key: operator=sum key=\['user'\] rows=2;"):
+    with pytest.raises(
+        UserError, match=r"null key: operator=sum input=events key=\['user'\] rows=2;"
+    ):
         engine.epoch(nulls)
     assert engine.runner.epoch == 1
     engine.epoch(spark.createDataFrame([("a", 1)], EVENTS))
@@ -60,7 +62,7 @@ def test_null_keys_are_dropped_where_that_is_asked_for_and_counted(spark, start)
     engine = start(build)
     rows = [(None, 1), ("a", None), (None, None), ("a", 1), ("", 0)]
     outcome = engine.epoch(spark.createDataFrame(rows, EVENTS))
-    assert outcome.odd_rows() == {"first": OddCounts(null_keys=3, null_rows=1)}
+    assert outcome.odd_rows() == {"first": OddCounts(null_feeds={0: 3}, null_rows=1)}
     assert outcome.rows_in({"first"}) == outcome.rows_in({"second"}) == 2
     assert set(engine.lists("first", "seen")) == {("a", 1), ("", 0)}
     assert set(engine.lists("second", "seen")) == {"a", ""}

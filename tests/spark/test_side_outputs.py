@@ -75,7 +75,7 @@ def test_rows_of_all_outputs_are_read_by_operators_and_sinks(spark, start):
     assert sorted(rows_of(outcome, "z-out")) == [("7", 1), ("8", 1)]
     found = sorted((n, who["user"], dict(who["tags"])) for n, who in rows_of(outcome, "odd"))
     assert found == [(1, "a", {"x": 1}), (3, "a", {"x": 1}), (3, "c", {"x": 1})]
-    assert outcome.odd_rows() == {"sum": OddCounts(null_keys=2)}
+    assert outcome.odd_rows() == {"sum": OddCounts(null_feeds={0: 2})}
     outcome = engine.epoch(events(spark, ("d", 5), ("d", 3)))
     assert sorted(rows_of(outcome, "o-out")) == [("3", 3), ("5", 1)]
     assert engine.values("o", "n") == {1: 1, 3: 3, 5: 1}

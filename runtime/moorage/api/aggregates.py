@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from moorage.api.misplaced import did_you_mean
 from moorage_state.checks import added
 from moorage_state.descriptors import AggregateFunction
 from moorage_state.errors import UserError
@@ -223,7 +224,7 @@ def _parts(uid: str, name: str, aggregate: Any, schema: StructType) -> tuple[lis
     if column not in schema.names:
         raise UserError(
             f"no such column to aggregate: uid={uid} {name}={kind} column={column!r} "
-            f"columns={schema.names}"
+            f"columns={schema.names}{did_you_mean(column, schema.names)}"
         )
     at, of = schema.names.index(column), schema[column].dataType
     if kind == "count":

@@ -137,7 +137,7 @@ class Connecting:
         side = broadcast_input(given, descriptors)
         check_readable(side.stream.schema, "connect")
         return BroadcastConnectedStream(
-            type(mine)(mine.stream, mine.columns, mine.types, broadcast=side)
+            type(mine)(mine.stream, mine.columns, mine.types, beside=side)
         )
 
     def interval_join(self, other: "KeyedStream") -> IntervalJoin:
@@ -202,7 +202,7 @@ class Connecting:
 def check_function(uid: str, function: Any, keyed: "KeyedStream") -> None:
     """Refuse what is no function for these streams."""
     require_instance("process takes", KeyedProcessFunction, uid, function)
-    if isinstance(function, KeyedBroadcastProcessFunction) and keyed.broadcast is None:
+    if isinstance(function, KeyedBroadcastProcessFunction) and keyed.beside is None:
         raise UserError(
             f"a KeyedBroadcastProcessFunction needs a broadcast stream: uid={uid}; call "
             f"connect(stream, descriptor) before process"
@@ -245,9 +245,15 @@ def _second(
     if first.stream.env is not second.stream.env:
         raise UserError("streams of two jobs cannot be connected: read both from one env")
     if first.types != second.types:
+        one, other = (dict(zip(k.columns, k.types, strict=True)) for k in (first, second))
+        if len(one) != len(other):
+            raise UserError(
+                f"the keys of connected streams have different numbers of columns: "
+                f"first={one} second={other}; name as many in both calls of key_by, and let a "
+                f"function of process or apply compare what else must be equal"
+            )
         raise UserError(
             f"the keys of connected streams have the same types; cast one in transform: "
-            f"first={dict(zip(first.columns, first.types, strict=True))} "
-            f"second={dict(zip(second.columns, second.types, strict=True))}"
+            f"first={one} second={other}"
         )
     return KeyedInput(second.stream, second.columns)

@@ -37,6 +37,7 @@ from pyspark.sql.types import (
 )
 
 from moorage.api.functions import OutputTag
+from moorage.api.misplaced import did_you_mean
 from moorage.api.vectorized import KeyedBatchFunction
 from moorage_state.errors import UserError
 from moorage_state.types import StateType, parse_type
@@ -217,7 +218,10 @@ def check_readable(schema: StructType, before: str) -> None:
 def check_event_time(schema: StructType, column: str) -> None:
     """Raise `UserError` when `column` cannot be the event time: it is not there or not a time."""
     if column not in schema.names:
-        raise UserError(f"no such column for event time: column={column} columns={schema.names}")
+        raise UserError(
+            f"no such column for event time: column={column} columns={schema.names}"
+            f"{did_you_mean(column, schema.names)}"
+        )
     kind = schema[column].dataType
     if not isinstance(kind, TimestampType | LongType):
         raise UserError(
@@ -231,7 +235,7 @@ def check_per(schema: StructType, column: str) -> None:
     if column not in schema.names:
         raise UserError(
             f"event time counts by a column that the stream must keep: per={column!r} "
-            f"columns={schema.names}"
+            f"columns={schema.names}{did_you_mean(column, schema.names)}"
         )
     kind = schema[column].dataType
     if not isinstance(kind, StringType | IntegralType):

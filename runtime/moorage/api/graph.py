@@ -74,6 +74,14 @@ class Feed:
         return self.source if isinstance(self.source, OperatorNode) else None
 
     @property
+    def told(self) -> str:
+        """What errors call it: the input, or the operator with its side output."""
+        if isinstance(self.source, Branch):
+            return f"input={self.source.node.uid}"
+        side = self.keyed.stream.side_output
+        return f"from={self.source.uid}" + (f" side_output={side}" if side else "")
+
+    @property
     def event_time(self) -> str | None:
         """The column of event time; None where none is declared."""
         return (self.branch or self.keyed.stream).event_time

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.functions import RuntimeContext
+from moorage.api.misplaced import did_you_mean
 from moorage_state.errors import UserError
 
 if TYPE_CHECKING:
@@ -137,9 +138,12 @@ def select_columns(
     columns, places = [], []
     for name, given in named.items():
         if given not in known:
+            same = [one for one in known if one.endswith(f".{str(given).rpartition('.')[2]}")]
+            near = did_you_mean(given, known)
+            meant = f"; did you mean {' or '.join(same)}?" if same else near
             raise UserError(
-                f"select takes columns of the sides: uid={uid} {name}={given!r}; these are there: "
-                f"{list(known)}"
+                f"select takes columns of the sides: uid={uid} {name}={given!r}{meant}; these are "
+                f"there: {list(known)}"
             )
         columns.append(f"`{name}` {known[given]}")
         places.append(list(known).index(given))

@@ -8,7 +8,7 @@ what runs `build(env)`; knows no stream.
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,33 +16,45 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from moorage_state.errors import UserError
 
 __all__ = [
+    "OF_JOINS",
+    "OF_WINDOWS",
     "Misplaced",
     "Unfinished",
     "absent",
     "absent_of_env",
+    "absent_of_keyed",
     "calls_explained",
+    "did_you_mean",
     "miscalled",
 ]
 
 _FRAME = "transform(lambda frame: frame...), with what a DataFrame has: filter, select, withColumn"
+_EVENT_TIME = 'with_event_time("column", max_delay="10s")'
+_KEY_BY = 'key_by("column")'
 _OTHERWISE = {
     **dict.fromkeys(
-        ("filter", "flat_map", "map", "select", "selectExpr", "where", "withColumn"), _FRAME
+        ("filter", "flatMap", "flat_map", "map", "select", "selectExpr", "where", "withColumn"),
+        _FRAME,
     ),
-    **dict.fromkeys(
-        ("assign_timestamps_and_watermarks", "withWatermark"),
-        'with_event_time("column", max_delay="10s")',
-    ),
-    **dict.fromkeys(("groupBy", "groupby", "keyBy", "group_by"), 'key_by("column")'),
+    **dict.fromkeys(("assign_timestamps_and_watermarks", "withWatermark"), _EVENT_TIME),
+    **dict.fromkeys(("groupBy", "groupby", "keyBy", "group_by"), _KEY_BY),
     **dict.fromkeys(("add_sink", "writeStream", "write"), 'sink_to(sink, uid="...")'),
     **dict.fromkeys(("coGroup", "cogroup"), "co_group(other)"),
     **dict.fromkeys(("intervalJoin", "join_interval"), "interval_join(other)"),
-    "flatMap": _FRAME,
     "side_output": "get_side_output(tag)",
     "sideOutput": "get_side_output(tag)",
     "to": 'sink_to(sink, uid="...")',
 }
 """Names that people bring along, and what stands for them here."""
+
+_BEFORE_KEY = 'call it before key_by, as in stream.{}.key_by("column")'
+_TOO_LATE = {
+    "broadcast": "rows that go to everybody have no key: leave key_by out",
+    "transform": _BEFORE_KEY.format("transform(lambda frame: frame...)"),
+    "union": _BEFORE_KEY.format("union(other)"),
+    "with_event_time": _BEFORE_KEY.format(_EVENT_TIME),
+}
+"""Calls of a stream without a key, for who makes them when it has one."""
 
 _MANIFEST = "that is for the manifest to say: "
 _OF_ENV = {
@@ -69,6 +81,41 @@ _OF_ENV = {
 """The same of names that people look for on `env`."""
 
 _BY_KEY = 'rows are joined by the key that key_by("column") names of each stream'
+_LATE_ROWS = (
+    "a join in windows drops rows whose window is gone, and counts them; for fewer of them take a "
+    'larger max_delay in with_event_time, or allowed_lateness="5m", with which a window that has '
+    "ended gives its pairs again"
+)
+_OF_CALLS = {
+    # Of a stream's own windows it is an argument.
+    ("window", "late"): _LATE_ROWS,
+    ("between", "late"): "each side has its own, late_left=tag and late_right=tag",
+}
+"""Arguments of one call, where one that is spelt nearly so is another thing."""
+_ARGUMENT = 'it is an argument, as in window(Tumbling("1h"), {})'
+_JOIN_FIRST = 'join first, as in one.key_by("id").{}(other.key_by("id")).window(Tumbling("1h"))'
+_SETTINGS = {
+    **dict.fromkeys(
+        ("allowedLateness", "allowed_lateness"), _ARGUMENT.format('allowed_lateness="5m"')
+    ),
+    "trigger": _ARGUMENT.format("trigger=EachCount(10)"),
+}
+OF_WINDOWS = {
+    **_SETTINGS,
+    **dict.fromkeys(
+        ("sideOutputLateData", "side_output_late_data"),
+        _ARGUMENT.format('late=OutputTag("late")'),
+    ),
+    **dict.fromkeys(("coGroup", "co_group"), _JOIN_FIRST.format("co_group")),
+    "join": _JOIN_FIRST.format("join"),
+}
+"""What stands for calls on the windows of one stream."""
+OF_JOINS = {
+    **_SETTINGS,
+    **dict.fromkeys(("equalTo", "equal_to", "where"), _BY_KEY),
+    **dict.fromkeys(("sideOutputLateData", "side_output_late_data"), _LATE_ROWS),
+}
+"""The same on two streams whose rows are joined in windows."""
 _ARGUMENTS = {
     **dict.fromkeys(("by", "condition", "key", "keys", "on"), _BY_KEY),
     "how": "co_group(other) gives keys that one side alone has, and temporal_join has outer=True",
@@ -103,6 +150,20 @@ def absent(stream: object, name: str, elsewhere: type, first: str) -> Exception:
     if name in _OTHERWISE:
         return Misplaced(f"a {kind} has no {name}: call {_OTHERWISE[name]}")
     return _misspelt(f"a {kind}", name, dir(type(stream))) or _unknown(stream, name)
+
+
+def absent_of_keyed(stream: object, name: str, elsewhere: type) -> Exception:
+    """The same where the stream has a key: what comes before that is told as such."""
+    kind, instead = type(stream).__name__, _OTHERWISE.get(name)
+    if name == "key_by" or instead == _KEY_BY:
+        return Misplaced(
+            f"a {kind} has a key: name all its columns in one call, as in key_by('user', 'page'), "
+            f"or call process or another operator before {name}"
+        )
+    if instead in {_FRAME, _EVENT_TIME}:
+        return Misplaced(f"a {kind} has no {name}: before key_by, call {instead}")
+    first = "process, window or another operator"
+    return _too_late(kind, name) or absent(stream, name, elsewhere, first)
 
 
 def absent_of_env(env: object, name: str) -> Exception:
@@ -140,8 +201,8 @@ def miscalled(error: Exception) -> str | None:
         return f"{call} {str(error)[refused.end(1) + 3 :]}; {form}"
     mine = [p.name for p in plain]
     longer = [name for name in mine if len(unexpected[1]) > 3 and unexpected[1] in name]
-    near = longer or get_close_matches(unexpected[1], mine, 1)
-    hint = f"did you mean {near[0]}?" if near else _ARGUMENTS.get(unexpected[1])
+    hint = _OF_CALLS.get((call, unexpected[1])) or did_you_mean(unexpected[1], longer or mine, "")
+    hint = hint or _ARGUMENTS.get(unexpected[1], "")
     return f"{call} has no argument {unexpected[1]!r}{f': {hint}' if hint else ''}; {form}"
 
 
@@ -181,26 +242,43 @@ class Unfinished:
 
     Attributes:
         call_first: that call.
+        instead: by name, what to do in place of calls that people try.
     """
 
     call_first: ClassVar[str]
+    instead: ClassVar[Mapping[str, str]] = {}
 
     if not TYPE_CHECKING:  # type checkers go on refusing what is not there
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise _unknown(self, name)
-            kind = f"a {type(self).__name__}"
-            raise _misspelt(kind, name, dir(type(self))) or Misplaced(
-                f"{name} comes too early on {kind}: call {self.call_first} first"
+            kind = type(self).__name__
+            if name in self.instead:
+                raise Misplaced(f"a {kind} has no {name}: {self.instead[name]}")
+            known = _too_late(kind, name) or _misspelt(f"a {kind}", name, dir(type(self)))
+            raise known or Misplaced(
+                f"{name} comes too early on a {kind}: call {self.call_first} first"
             )
+
+
+def _too_late(kind: str, name: str) -> Exception | None:
+    if name not in _TOO_LATE:
+        return None
+    return Misplaced(f"{name} comes too late on a {kind}: {_TOO_LATE[name]}")
 
 
 def _misspelt(what: str, name: str, names: Iterable[str]) -> Exception | None:
     if name.startswith("_"):
         return None
-    near = get_close_matches(name, [one for one in names if not one.startswith("_")], 1)
-    return Misplaced(f"{what} has no {name}: did you mean {near[0]}?") if near else None
+    meant = did_you_mean(name, [one for one in names if not one.startswith("_")], "")
+    return Misplaced(f"{what} has no {name}: {meant}") if meant else None
+
+
+def did_you_mean(name: object, names: Iterable[str], before: str = "; ") -> str:
+    """The question whether the nearest of `names` was meant; empty where none is near."""
+    near = get_close_matches(str(name), list(names), 1)
+    return f"{before}did you mean {near[0]}?" if near else ""
 
 
 def _unknown(stream: object, name: str) -> AttributeError:

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -47,7 +46,7 @@ from moorage.api.graph import (
     SinkNode,
     Transform,
 )
-from moorage.api.misplaced import absent, absent_of_env
+from moorage.api.misplaced import absent, absent_of_env, absent_of_keyed, did_you_mean
 from moorage.api.ready_made import ReadyMade
 from moorage.api.sinks import Sink, SinkContext
 from moorage.api.windowed_stream import WindowedStream
@@ -280,8 +279,10 @@ class DataStream:
         """
         missing = [c for c in columns if c not in self.schema.names]
         if missing or not columns:
+            meant = did_you_mean(missing[0], self.schema.names) if missing else ""
             raise UserError(
                 f"key_by needs columns of the stream: missing={missing} columns={self.schema.names}"
+                f"{meant}"
             )
         if len({*columns}) < len(columns):
             raise UserError(f"key_by names a column twice; name each once: columns={columns}")
@@ -352,7 +353,7 @@ class KeyedStream(ReadyMade, Connecting):
         stream: the stream.
         columns: those that are the key.
         types: of these columns, as DDL.
-        broadcast: the broadcast stream that it is connected with.
+        beside: the broadcast stream that it is connected with.
         second: the keyed stream that it is connected with.
     """
 
@@ -361,19 +362,19 @@ class KeyedStream(ReadyMade, Connecting):
         stream: DataStream,
         columns: tuple[str, ...],
         types: tuple[str, ...],
-        broadcast: BroadcastStream | None = None,
+        beside: BroadcastStream | None = None,
         second: KeyedInput | None = None,
     ) -> None:
         self.stream = stream
         self.columns = columns
         self.types = types
-        self.broadcast = broadcast
+        self.beside = beside
         self.second = second
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise absent(self, name, DataStream, "process, window or another operator")
+            raise absent_of_keyed(self, name, DataStream)
 
     def window(
         self,
@@ -446,7 +447,7 @@ class KeyedStream(ReadyMade, Connecting):
             function,
             schema,
             null_key,
-            self.broadcast,
+            self.beside,
             sides,
             bad_time,
             self.second,
@@ -645,9 +646,8 @@ def _missing_connector(source: str, error: Exception) -> str:
     if not any(sign in str(error) for sign in _NO_SOURCE):
         return ""
     known = [*sorted(_FILE_FORMATS), "kafka", MOORAGE_KAFKA, "rate", "rate-micro-batch", "socket"]
-    near = [] if source in known else get_close_matches(source, known, 1)
-    if near:
-        return f"; did you mean format={near[0]!r}?"
+    if source not in known and (meant := did_you_mean(source, known)):
+        return meant
     packages = {"kafka": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"}
     wanted = packages.get(source, f"the Maven coordinates of the connector of {source}")
     without = f"; or, without a jar, use format={MOORAGE_KAFKA!r}" if source == "kafka" else ""

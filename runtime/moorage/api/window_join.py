@@ -18,7 +18,7 @@ from moorage.api.join_functions import (
     JoinFunction,
     select_columns,
 )
-from moorage.api.misplaced import Unfinished
+from moorage.api.misplaced import OF_JOINS, Unfinished
 from moorage.api.window_join_columns import WindowPairs, joins_by_column
 from moorage.api.window_operator import Collected, WindowOperator
 from moorage.api.windows import (
@@ -127,6 +127,7 @@ class CoGroupedStreams(Unfinished):
     """Two keyed streams, waiting for the windows in which their rows meet."""
 
     call_first = 'window(Tumbling("1h"))'
+    instead = OF_JOINS
 
     def __init__(self, streams: "ConnectedStreams") -> None:
         self._streams = streams
@@ -153,6 +154,7 @@ class CoGroupedWindows(Unfinished):
     """Two keyed streams in windows, waiting for the function over both."""
 
     call_first = 'apply(function, uid="...", output="...")'
+    instead = OF_JOINS
 
     def __init__(self, streams: "ConnectedStreams", windows: Windowing) -> None:
         self._streams = streams
@@ -182,6 +184,7 @@ class JoinedStreams(Unfinished):
     """Two keyed streams, waiting for the windows in which their rows are joined."""
 
     call_first = 'window(Tumbling("1h"))'
+    instead = OF_JOINS
 
     def __init__(self, streams: "ConnectedStreams") -> None:
         self._streams = streams
@@ -206,6 +209,7 @@ class JoinedWindows(Unfinished):
     """Two keyed streams in windows, waiting to be told what is made of pairs."""
 
     call_first = SELECT_OR_APPLY
+    instead = OF_JOINS
 
     def __init__(self, streams: "ConnectedStreams", windows: Windowing) -> None:
         self._groups = CoGroupedWindows(streams, windows)

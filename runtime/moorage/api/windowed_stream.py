@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moorage.api.aggregates import Aggregate, bound
 from moorage.api.declarations import misfit_of, require_instance
-from moorage.api.misplaced import Unfinished
+from moorage.api.misplaced import OF_WINDOWS, Unfinished
 from moorage.api.window_columns import by_column
 from moorage.api.window_operator import Aggregated, Collected, Contents, Reduced, WindowOperator
 from moorage.api.windows import ProcessWindowFunction, Windowing
@@ -26,6 +26,7 @@ class WindowedStream(Unfinished):
     """A keyed stream whose rows are put into windows: say what is done with them."""
 
     call_first = 'aggregate(uid="...", n=count()), reduce or process'
+    instead = OF_WINDOWS
 
     def __init__(self, keyed: "KeyedStream", windows: Windowing) -> None:
         self._keyed = keyed

@@ -5,6 +5,7 @@ another operator is said by its rows: each bears a mark of the batch that it was
 all subtasks the marks that were sent and those that were read have the same sums. Pure.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -112,6 +113,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         output: digest of the rows it sent downstream ("" where nothing is downstream).
         sent: by side output, "" for the main one, the rows that operators read.
         read: the rows that came from other operators, by feed.
+        null_feeds: rows with a null key that were not processed, by feed of the operator.
         null_rows: rows of nulls alone; they are among those with a null key.
         bad_times: other keyed rows without the event time that their input declares.
         bad_time: names the first of these.
@@ -137,7 +139,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     output: str = ""
     rows_in: int = 0
     rows_out: int = 0
-    null_keys: int = 0
+    null_feeds: dict[int, int] = {}
     null_rows: int = 0
     bad_times: int = 0
     bad_time: str = ""
@@ -160,6 +162,11 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     seconds: float = 0.0
 
     @property
+    def null_keys(self) -> int:
+        """Rows with a null key, whichever feed they came by."""
+        return sum(self.null_feeds.values())
+
+    @property
     def digest(self) -> str:
         """One digest for the attempt's effect: its delta and its output."""
         return xxhash.xxh3_128_hexdigest(f"{self.delta}|{self.output}".encode())
@@ -173,12 +180,17 @@ decode_ack: Callable[[bytes], Ack] = msgspec.msgpack.Decoder(Ack).decode
 class OddCounts:
     """What one operator did not process; see `Ack`."""
 
-    null_keys: int = 0
+    null_feeds: Mapping[int, int] = field(default_factory=dict)
     null_rows: int = 0
     bad_times: int = 0
     bad_time: str = ""
     bad_broadcasts: int = 0
     bad_broadcast: str = ""
+
+    @property
+    def null_keys(self) -> int:
+        """Rows with a null key, whichever feed they came by."""
+        return sum(self.null_feeds.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +214,7 @@ class EpochOutcome:
             if ack.null_keys or ack.bad_times or ack.bad_broadcasts:
                 before = counts.get(uid, OddCounts())
                 counts[uid] = OddCounts(
-                    before.null_keys + ack.null_keys,
+                    Counter(before.null_feeds) + Counter(ack.null_feeds),
                     before.null_rows + ack.null_rows,
                     before.bad_times + ack.bad_times,
                     before.bad_time or ack.bad_time,

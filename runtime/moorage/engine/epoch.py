@@ -231,9 +231,18 @@ def _null_keys(operator: OperatorNode, odd: OddCounts) -> UserError:
     unread = f" rows_of_nulls={odd.null_rows}" if odd.null_rows else ""
     why = "; spark makes a row of nulls of a line that it cannot read" if odd.null_rows else ""
     return UserError(
-        f"rows with a null key: operator={operator.uid} key={list(operator.key_columns)} "
-        f"rows={odd.null_keys}{unread}{why}; filter them out before key_by, or say "
-        f"null_key='drop' in the call with uid={operator.uid!r}{_aside(operator)}"
+        f"rows with a null key: operator={operator.uid} {_null_feeds(operator, odd)}{unread}{why}; "
+        f"filter them out before key_by, or say null_key='drop' in the call with "
+        f"uid={operator.uid!r}{_aside(operator)}"
+    )
+
+
+def _null_feeds(operator: OperatorNode, odd: OddCounts) -> str:
+    """Where rows with a null key came from, each with its own key columns and how many."""
+    feeds = operator.feeds
+    return ", ".join(
+        f"{feeds[position].told} key={list(feeds[position].keyed.columns)} rows={count}"
+        for position, count in sorted(odd.null_feeds.items())
     )
 
 

@@ -191,7 +191,7 @@ class RowFilter:
     """Finds odd rows in batches of keyed rows; one for each attempt of a subtask.
 
     Attributes:
-        null_keys: how many rows had a null in their key.
+        null_feeds: by feed, how many rows had a null in their key.
         null_rows: how many of these had nulls alone.
         bad_times: how many others had no event time where their input declares one.
         first_bad_time: names the first of them; empty where there are none.
@@ -199,7 +199,8 @@ class RowFilter:
 
     def __init__(self, plan: SubtaskPlan) -> None:
         self._plan = plan
-        self.null_keys = self.null_rows = self.bad_times = 0
+        self.null_feeds: dict[int, int] = {}
+        self.null_rows = self.bad_times = 0
         self.first_bad_time = ""
 
     def sort_out(
@@ -209,7 +210,7 @@ class RowFilter:
         aside: list[tuple[str, pa.RecordBatch]] = []
         if (null := self._null_keys(batch)) is not None:
             rows, batch = _split(batch, null)
-            self.null_keys += rows.num_rows
+            self._count_null_keys(rows)
             # Nulls alone are what Spark makes of a line that it cannot read.
             self.null_rows += _null_rows(rows, self._plan)
             aside.append((self._plan.null_keys_to, rows))
@@ -228,6 +229,14 @@ class RowFilter:
         for column in columns:
             null |= column.is_null().to_numpy(zero_copy_only=False)
         return null
+
+    def _count_null_keys(self, rows: pa.RecordBatch) -> None:
+        feeds, counts = [0], [rows.num_rows]
+        if INPUT_COLUMN in rows.schema.names:
+            found = np.unique(rows.column(INPUT_COLUMN).to_numpy(), return_counts=True)
+            feeds, counts = (each.tolist() for each in found)
+        for feed, count in zip(feeds, counts, strict=True):
+            self.null_feeds[feed] = self.null_feeds.get(feed, 0) + count
 
     def _note_bad_time(self, batch: pa.RecordBatch, row: int) -> None:
         if self.first_bad_time:

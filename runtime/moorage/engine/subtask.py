@@ -330,7 +330,7 @@ class _Subtask:
                 ReadRows(up.uid, up.side_output, mine)
                 for up, mine in zip(plan.upstreams, self._read, strict=True)
             ),
-            null_keys=odd.null_keys,
+            null_feeds=odd.null_feeds,
             null_rows=odd.null_rows,
             bad_times=odd.bad_times,
             bad_time=odd.first_bad_time,

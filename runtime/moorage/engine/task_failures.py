@@ -11,7 +11,6 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, ClassVar, TypeVar
@@ -20,6 +19,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 
 import moorage
 import moorage_state
+from moorage.api.misplaced import did_you_mean
 from moorage_state.checks import StateTypeError
 from moorage_state.errors import (
     LocalDiskError,
@@ -272,8 +272,7 @@ def _hint(exc: Exception) -> str:
     columns = inspect.getattr_static(type(exc.obj), "_fields", None)
     if type(columns) is not tuple or not columns:
         return ""
-    near = get_close_matches(str(exc.name), columns, n=1)
-    meant = f"; did you mean {near[0]}?" if near else ""
+    meant = did_you_mean(exc.name, columns)
     return f"; columns of the row are {', '.join(columns)}{meant}"
 
 

@@ -23,6 +23,7 @@ from pyspark import cloudpickle
 from moorage.api.declarations import arrow_schema
 from moorage.api.functions import KeyedProcessFunction
 from moorage.api.graph import JobGraph
+from moorage.api.misplaced import did_you_mean
 from moorage.api.sinks import StageId
 from moorage.api.windows import go_on_with_windows, stored_windows
 from moorage.engine.acks import EpochOutcome, decode_ack
@@ -366,7 +367,10 @@ class InProcessJob:
         """
         nodes = {node.uid: node for node in self.graph.inputs}
         if strange := sorted(rows.keys() - nodes.keys()):
-            raise UserError(f"the job has no such input: inputs={strange} has={sorted(nodes)}")
+            raise UserError(
+                f"the job has no such input: inputs={strange} has={sorted(nodes)}"
+                f"{did_you_mean(strange[0], nodes)}"
+            )
         tables: Any = {
             uid: input_table(uid, arrow_schema(nodes[uid].frame.schema), some)
             for uid, some in rows.items()

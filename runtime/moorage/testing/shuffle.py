@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from moorage.api.declarations import arrow_schema
 from moorage.api.graph import Branch, Feed, OperatorNode
+from moorage.api.misplaced import did_you_mean
 from moorage.api.streams import DataStream
 from moorage.engine.columns import (
     ACK,
@@ -95,8 +96,14 @@ def _as_tuple(uid: str, names: Sequence[str], row: Any) -> tuple[Any, ...]:
         return tuple(row)
     raise UserError(
         f"a row of an input is a tuple of its columns in order, or a dict by their names: "
-        f"input={uid} columns={list(names)} got={row!r:.200}"
+        f"input={uid} columns={list(names)} got={row!r:.200}{_strange(names, row)}"
     )
+
+
+def _strange(names: Sequence[str], row: Any) -> str:
+    """The first key of a dict that is no column, and which one may be meant."""
+    found = [key for key in row if key not in names] if isinstance(row, dict) else []
+    return f"; not a column: {found[0]!r}{did_you_mean(found[0], names)}" if found else ""
 
 
 class Shuffle:

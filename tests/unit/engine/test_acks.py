@@ -208,11 +208,11 @@ def test_the_newest_event_time_of_an_input_is_that_of_any_subtask():
 
 def test_odd_rows_are_counted_by_operator_where_there_are_any():
     acks = [
-        ack(null_keys=2, null_rows=1, bad_broadcasts=1, bad_broadcast="rule"),
-        ack(subtask=1, null_keys=3, bad_times=4, bad_time="key='a'"),
+        ack(null_feeds={0: 2}, null_rows=1, bad_broadcasts=1, bad_broadcast="rule"),
+        ack(subtask=1, null_feeds={0: 2, 1: 1}, bad_times=4, bad_time="key='a'"),
         ack("other"),
     ]
-    counts = OddCounts(5, 1, 4, "key='a'", 1, "rule")
+    counts = OddCounts({0: 4, 1: 1}, 1, 4, "key='a'", 1, "rule")
     assert check(acks, count=2, other=1).odd_rows() == {"count": counts}
 
 

@@ -16,7 +16,7 @@ from moorage import (
     MapStateDescriptor,
     OutputTag,
 )
-from moorage.api.graph import JobGraph, OperatorNode
+from moorage.api.graph import Branch, InputNode, JobGraph, OperatorNode
 from moorage.engine.acks import Ack, EpochOutcome, encode_ack
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.epoch import EpochRunner, RunIdentity
@@ -188,7 +188,8 @@ TAG = OutputTag("odd")
 def epoch(bad_time: Any, null_key: Any = "drop", /, **says: Any) -> EpochOutcome:
     """The outcome of an epoch in which subtask 1 says this."""
     nothing: Any = None
-    node = OperatorNode("op", nothing, ("k",), ("int",), nothing, nothing, null_key)
+    stream: Any = SimpleNamespace(operator=None, branches=(Branch(InputNode("clicks", nothing)),))
+    node = OperatorNode("op", stream, ("k",), ("int",), nothing, nothing, null_key)
     node.bad_time = bad_time
     acks = [
         Ack(uid="op", subtask=i, run="f1r0", epoch=1, delta="d", **(says if i else {}))
@@ -240,10 +241,10 @@ def test_a_side_output_takes_no_broadcast_rows():
 
 def test_rows_of_nulls_are_told_of_where_a_null_key_fails():
     with pytest.raises(UserError) as refusal:
-        epoch("fail", "fail", null_keys=3, null_rows=2)
-    assert "key=['k'] rows=3 rows_of_nulls=2; spark makes a row of nulls of a line" in str(
+        epoch("fail", "fail", null_feeds={0: 3}, null_rows=2)
+    assert "input=clicks key=['k'] rows=3 rows_of_nulls=2; spark makes a row of nulls of a" in str(
         refusal.value
     )
     with pytest.raises(UserError) as refusal:
-        epoch("fail", "fail", null_keys=3)
+        epoch("fail", "fail", null_feeds={0: 3})
     assert "nulls" not in str(refusal.value)

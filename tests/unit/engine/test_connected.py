@@ -21,10 +21,12 @@ from moorage_testing.two_inputs import (
 from moorage import (
     MAX_WATERMARK,
     NO_WATERMARK,
+    CoGroupFunction,
     FileSink,
     KeyedProcessFunction,
     MapStateDescriptor,
     OutputTag,
+    Tumbling,
 )
 from moorage.driver.stream_run import counting_consumers
 from moorage.testing import run_job
@@ -147,7 +149,7 @@ def test_rows_without_a_key_or_a_time_are_counted_over_both_streams():
     ]
     with pytest.raises(
         UserError,
-        match=r"operator=tell key=\['id'\] rows=1; .* null_key='drop' in the call with uid='tell'$",
+        match=r"input=orders key=\['id'\] rows=1; .* null_key='drop' .* uid='tell'$",
     ):
         run_job(told, rows)
     words = "operator=tell input=ships column=at key='a' rows=1;"
@@ -269,3 +271,74 @@ def test_rows_that_other_operators_sent_are_not_counted_as_rows_of_inputs():
         "sum": 2, "mixed": 5, "sides": 4, "twice": 4, "plain": 5,
     }  # fmt: skip
     assert counting_consumers(env.graph) == {"sum", "mixed"}
+
+
+class _Sizes(CoGroupFunction):
+    def co_group(self, lefts, rights, ctx):  # noqa: ARG002
+        yield len(lefts), len(rights)
+
+
+@pytest.mark.parametrize(
+    "joined",
+    [
+        lambda one, two: one.connect(two).process(Tell(), uid="x", output=SEEN, side_outputs=[ODD]),
+        lambda one, two: one.interval_join(two).between("0s", "1m").select(uid="x", a="left.at"),
+        lambda one, two: one.join(two).window(Tumbling("1m")).select(uid="x", a="left.at"),
+        lambda one, two: (
+            one.co_group(two)
+            .window(Tumbling("1m"))
+            .apply(_Sizes(), uid="x", output="a long, b long")
+        ),
+        lambda one, two: one.temporal_join(two).select(uid="x", a="left.at"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ({"ships": [(None, 5, "p5")]}, "input=ships key=['order'] rows=1;"),
+        (
+            {"orders": [(None, 1, 1.0, 5)] * 2, "ships": [ship("a", 5), (None, 5, "p5")]},
+            "rows=1",
+        ),
+    ],
+)
+def test_a_null_key_of_a_join_is_told_with_its_input_and_the_key_of_that(joined, rows, named):
+    def build(env):
+        orders, ships = both(env)
+        joined(orders.key_by("id"), ships.key_by("order")).sink_to(FileSink("x"), uid="out")
+
+    with pytest.raises(UserError) as refused:
+        run_job(build, rows)
+    words = str(refused.value)
+    assert named in words
+    assert ("input=orders key=['id'] rows=2" in words) == ("orders" in rows)
+    assert "filter them out before key_by, or say null_key='drop' in the call with uid='x'" in words
+
+
+def test_a_null_key_that_an_operator_sent_is_told_with_that_operator():
+    class Nulls(KeyedProcessFunction):
+        def process(self, row, ctx):  # noqa: ARG002
+            yield (None,)
+            yield ODD, (None, 1)
+
+    def build(env):
+        orders, _ = both(env)
+        sent = orders.key_by("id").process(
+            Nulls(), uid="nulls", output="id string", side_outputs=[ODD]
+        )
+        one, two = sent.key_by("id"), sent.get_side_output(ODD).key_by("key")
+        one.connect(two).process(Tell(), uid="x", output=SEEN, side_outputs=[ODD])
+
+    with (
+        InProcessJob(_graph(build), clock=lambda: 0) as job,
+        pytest.raises(UserError) as refused,
+    ):
+        job.epoch({"orders": [order("a", 5)]})
+    told_of = "from=nulls key=['id'] rows=1, from=nulls side_output=odd key=['key'] rows=1"
+    assert told_of in str(refused.value)
+
+
+def _graph(build):
+    env = TestEnvironment()
+    build(env)
+    return env.graph

@@ -191,10 +191,10 @@ def test_what_cannot_be_joined_is_refused_with_what_to_do():
         ("an instance of a ProcessJoinFunction: uid=j got=int", build(function=1)),
         ("select names the columns of the result: uid=j", build()),
         (
-            r"columns of the sides: uid=j n='n'; these are there: \['left.user'",
+            r"uid=j n='n'; did you mean left.n\?; these are there: \['left.user'",
             build(named={"n": "n"}),
         ),
-        ("uid=j n='left.m'; these are there", build(named={"n": "left.m"})),
+        (r"uid=j n='left.m'; did you mean right.m\?; these", build(named={"n": "left.m"})),
     ]
     for words, made in cases:
         with pytest.raises(UserError, match=words):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from moorage import FileSink, MapStateDescriptor, Tumbling
+from moorage import FileSink, MapStateDescriptor, Tumbling, sum_
 from moorage.testing import run_job
 from moorage_state.errors import UserError
 
@@ -57,7 +57,7 @@ EVENT_TIME = 'call with_event_time("column", max_delay="10s")'
         (lambda s: s.filter("n > 1"), "a DataStream has no filter: call transform(lambda frame"),
         (lambda s: s.withWatermark("at", "1m"), EVENT_TIME),
         (lambda s: s.keyBy("user"), 'a DataStream has no keyBy: call key_by("column")'),
-        (lambda s: s.key_by("user").flatMap(list), "a KeyedStream has no flatMap: call transform"),
+        (lambda s: s.key_by("user").flatMap(list), "has no flatMap: before key_by, call transform"),
         (lambda s: s.unoin(s), "a DataStream has no unoin: did you mean union?"),
         (lambda s: s.key_by("user").windw(Tumbling("1m")), "did you mean window?"),
         (lambda s: s.sink_to(FileSink(NO_PATH), uid="x"), "path is text or a pathlib.Path: path=3"),
@@ -65,6 +65,83 @@ EVENT_TIME = 'call with_event_time("column", max_delay="10s")'
 )
 def test_it_is_said_what_to_call_instead(call, said):
     assert said in building(call)
+
+
+PANES = Tumbling("1m", time="processing")
+BEFORE = "call it before key_by, as in stream."
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda s: s.with_event_time("n"), f"on a KeyedStream: {BEFORE}with_event_time("),
+        (lambda s: s.transform(list), f"on a KeyedStream: {BEFORE}transform("),
+        (lambda s: s.union(s.stream), f"on a KeyedStream: {BEFORE}union(other).key_by("),
+        (lambda s: s.broadcast(STATE), "everybody have no key: leave key_by out"),
+        (lambda s: s.withWatermark("n", "1m"), f"before key_by, {EVENT_TIME}"),
+        (lambda s: s.key_by("n"), "name all its columns in one call, as in key_by("),
+        (lambda s: s.groupBy("n"), "call process or another operator before groupBy"),
+        (lambda s: s.window(PANES).with_event_time("n"), f"on a WindowedStream: {BEFORE}"),
+        (lambda s: s.join(s).with_event_time("n"), f"on a JoinedStreams: {BEFORE}"),
+        (lambda s: s.window(PANES).join(s), 'join first, as in one.key_by("id").join('),
+        (lambda s: s.window(PANES).allowed_lateness("1m"), ', allowed_lateness="5m")'),
+        (lambda s: s.window(PANES).side_output_late_data(1), ', late=OutputTag("late"))'),
+        (lambda s: s.join(s).where("user"), "the key that key_by("),
+        (lambda s: s.join(s).window(PANES).allowedLateness("1m"), ', allowed_lateness="5m")'),
+        (lambda s: s.co_group(s).window(PANES).sideOutputLateData(1), "and counts them; for fewer"),
+    ],
+)
+def test_a_call_that_comes_too_late_is_told_where_it_belongs(call, said):
+    assert said in building(lambda stream: call(stream.key_by("user")))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda s: s.join(s).window(PANES, late=1), "drops rows whose window is gone, and counts"),
+        (lambda s: s.co_group(s).window(PANES, late=1), "allowed_lateness"),
+        (lambda s: s.interval_join(s).between("0s", "1m", late=1), "late_left=tag and late_right"),
+    ],
+)
+def test_a_join_says_what_becomes_of_its_late_rows(call, said):
+    told = building(lambda stream: call(timed(stream)))
+    assert "has no argument 'late': " in told
+    assert said in told
+    assert "did you mean" not in told
+
+
+LETTERS = "['user', 'n']; did you mean "
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda s: s.key_by("usr"), f"missing=['usr'] columns={LETTERS}user?"),
+        (lambda s: s.with_event_time("nn"), f"column=nn columns={LETTERS}n?"),
+        (lambda s: s.with_event_time("n", per="use"), f"per='use' columns={LETTERS}user?"),
+        (lambda s: timed(s).aggregate(uid="x", n=sum_("nn")), f"column='nn' columns={LETTERS}n?"),
+        (lambda s: chosen(s, n="left.usr"), "n='left.usr'; did you mean left.user?; these are"),
+        (lambda s: chosen(s, n="user"), "did you mean left.user or right.user?"),
+        (lambda s: chosen(s, n="lft.n"), "did you mean left.n or right.n?"),
+        (lambda s: chosen(s, n="window.strt"), "did you mean window.start?"),
+        (lambda s: chosen(s, n="zzz"), "n='zzz'; these are there: ['left.user', "),
+    ],
+)
+def test_a_column_that_is_not_there_is_told_with_the_one_that_is_meant(call, said):
+    assert said in building(call)
+
+
+def chosen(stream, **named):
+    return timed(stream).join(timed(stream)).window(PANES).select(uid="x", **named)
+
+
+def test_keys_of_different_numbers_of_columns_are_no_matter_of_types():
+    told = building(lambda s: s.key_by("user", "n").join(s.key_by("user")))
+    assert "different numbers of columns: first={'user': 'string', 'n': 'bigint'} second=" in told
+    assert "name as many in both calls of key_by" in told
+    assert "cast" not in told
+    told = building(lambda s: s.key_by("n").join(s.key_by("user")))
+    assert "have the same types; cast one in transform: first={'n': 'bigint'}" in told
 
 
 def timed(stream):

@@ -115,8 +115,12 @@ def test_what_needs_spark_is_said(tmp_path):
         run_job(lambda env: env.spark.table("t"), {})
     with pytest.raises(UserError, match="name them with schema"):
         run_job(lambda env: env.read_stream("s", "rate"), {})
-    with pytest.raises(UserError, match="no such input: inputs=\\['other'\\]"):
+    with pytest.raises(UserError, match=r"no such input: inputs=\['other'\] has=\[.*\]$"):
         run_job(build, {"other": []}, args=[str(tmp_path)])
+    with pytest.raises(UserError, match=r"inputs=\['lefts'\].*; did you mean left\?"):
+        run_job(build, {"lefts": [], "right": []}, args=[str(tmp_path)])
+    with pytest.raises(UserError, match=r"; not a column: 'usr'; did you mean user\?$"):
+        run_job(build, {"left": [{"usr": "a", "n": 1, "at": 5}]}, args=[str(tmp_path)])
     with pytest.raises(UserError, match="without sinks"):
         run_job(lambda env: env.read_stream("s", "json", schema="a long"), {})
 
