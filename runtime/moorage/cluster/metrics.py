@@ -443,10 +443,10 @@ class DriverMetrics(Collector):
         self._durations = self._histogram("moorage_checkpoint_duration_seconds", _SECONDS)
         self._bytes = self._histogram("moorage_checkpoint_bytes", _BYTES)
         self._lookups = self._counter("moorage_state_lookups_total")
-        self._keys = self._counter("moorage_state_lookup_keys_total")
+        self._keys = self._counter("moorage_state_lookup_keys_total").labels(*self._values)
         self._lookup_seconds = self._histogram(
             "moorage_state_lookup_duration_seconds", _LOOKUP_SECONDS
-        )
+        ).labels(*self._values)
 
     def show(self, board: Board) -> None:
         """From now on scrapes read this board."""
@@ -458,8 +458,8 @@ class DriverMetrics(Collector):
             return
         if isinstance(event, LookupDone):
             self._lookups.labels(*self._values, event.result).inc()
-            self._keys.labels(*self._values).inc(event.keys)
-            self._lookup_seconds.labels(*self._values).observe(event.seconds)
+            self._keys.inc(event.keys)
+            self._lookup_seconds.observe(event.seconds)
         elif isinstance(event, CommittedEpoch):
             self._epochs.labels(*self._values).observe(event.seconds)
         elif event.state == "Completed":

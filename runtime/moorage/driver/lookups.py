@@ -8,10 +8,12 @@ threads of their own: connections are not those of the epochs, which never wait 
 
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -363,8 +365,8 @@ class _Lookup:
         self._now_ms = lookups.now_ms(source)
         self._room = _ANSWER_BYTES
         self._wanted = state.wanted(request)
-        # In the order of their bytes, in which a database finds them soonest.
-        self._open = sorted(self._wanted, key=lambda one: one.under)
+        # In the order of their bytes, in which a database finds them soonest: so by key group.
+        self._open = sorted(self._wanted, key=attrgetter("under"))
 
     def shown(self) -> dict[str, Any]:
         """The answer, once every key has its own."""
@@ -428,13 +430,14 @@ class _Lookup:
 
     def _by_place(self, places: "RangePlaces") -> dict[tuple[int, Lease], list[Wanted]]:
         """What has no answer yet, by who has it."""
-        # First by key group, since a lease costs more to look up.
-        by_key_group: dict[int, list[Wanted]] = {}
-        for one in self._open:
-            by_key_group.setdefault(one.group, []).append(one)
         groups: dict[tuple[int, Lease], list[Wanted]] = {}
-        for group, some in by_key_group.items():
-            groups.setdefault(places.of(self.state.location.uid, group), []).extend(some)
+        begin = 0
+        while begin < len(self._open):
+            group = self._open[begin].group
+            last = places.group_range(group).end
+            end = bisect_right(self._open, last, begin, key=attrgetter("group"))
+            groups[places.of(self.state.location.uid, group)] = self._open[begin:end]
+            begin = end
         return groups
 
     def _calls(
@@ -450,9 +453,8 @@ class _Lookup:
 
     def _take(self, about: list[Wanted], result: Any) -> None:
         if self._is_point:
-            for one, raw in zip(about, result.values, strict=False):
-                self._room -= len(raw or b"")
-                self.state.show_value(one, raw, result.epoch, self._now_ms)
+            self._room -= sum(map(len, filter(None, result.values)))
+            self.state.show_values(about, result.values, result.epoch, self._now_ms)
             return
         scan = result.scan
         self._room -= sum(map(len, scan.keys)) + sum(map(len, scan.values))

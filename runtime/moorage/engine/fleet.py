@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 from moorage.engine.range_access import LeasedRanges, ServerConnection, Servers
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
-from moorage_state.keygroups import owner, range_of
+from moorage_state.keygroups import KeyGroupRange, owner, range_of
 from moorage_state.server.exchange import Answer, exchange
 from moorage_state.server.operations import (
     COPY,
@@ -140,6 +140,11 @@ class RangePlaces:
     parallelism: int
     max_parallelism: int
     ranges: Mapping[RangeId, tuple[int, Lease]]
+
+    def group_range(self, key_group: int) -> KeyGroupRange:
+        """The key groups of the subtask that has this one."""
+        subtask = owner(key_group, self.parallelism, self.max_parallelism)
+        return range_of(subtask, self.parallelism, self.max_parallelism)
 
     def of(self, uid: str, key_group: int) -> tuple[int, Lease]:
         """The server and the lease of the range that has a key group."""
