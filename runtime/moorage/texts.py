@@ -13,6 +13,12 @@ def size_text(number: float) -> str:
     return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
 
 
+def snapshot_size_text(total: int, uploaded: int) -> str:
+    """What the state in a snapshot is, and how much of that its upload brought to the store."""
+    # What a run began from another one uploaded.
+    return f"{size_text(total)}, {size_text(uploaded)} new" if uploaded else size_text(total)
+
+
 def duration_text(seconds: float) -> str:
     """Such as "840 ms", "12.3 s" or "4 min 10 s"."""
     if seconds < 1:

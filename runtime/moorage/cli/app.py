@@ -12,10 +12,11 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -37,6 +38,7 @@ from moorage.cli.store import store
 from moorage.cli.uninstall import uninstall
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.redaction import redact
+from moorage.texts import age_text, duration_text, size_text
 from moorage_api import (
     ManifestError,
     StatefulSparkJob,
@@ -44,6 +46,9 @@ from moorage_api import (
     local_run_report,
 )
 from moorage_state.errors import MoorageError
+
+if TYPE_CHECKING:
+    from moorage.driver.run_status import RunStatus
 
 # SIGHUP: the terminal was closed; SIGTERM: a shutdown, `kill`, `docker stop`.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -287,15 +292,12 @@ def savepoint(
     request = SavepointRequest(name, "native" if native else "canonical", stop)
     door = control_path(settings.checkpoint_dir)
     now = ask_for_status(door, timeout)
-    awaited = (
-        f"epoch {now.epoch + 1} to end" if now.phase == "running" else f"the end of {now.phase}"
-    )
-    _complain(f"savepoint {name}: taken between two epochs; waiting for {awaited}")
+    _complain(f"savepoint {name}: {_awaited(now)}")
     view = ask_for_savepoint(door, request, timeout)
     print_found("savepoint", {"savepoint": view}, output, lambda _: typer.echo(view.url))
     _complain(
-        f"savepoint {view.name}: epoch {view.epoch}, {view.bytes_total:,} bytes, "
-        f"{view.duration_seconds:.1f} s"
+        f"savepoint {view.name}: as of the end of epoch {view.epoch}, "
+        f"{size_text(view.bytes_total)}, {duration_text(view.duration_seconds)}"
     )
 
 
@@ -392,6 +394,16 @@ def run_app() -> int:
         _complain("".join(traceback.format_exception(error)).rstrip())
         return exit_code(error)
     return ExitCode.OK
+
+
+def _awaited(now: "RunStatus") -> str:
+    """What a savepoint waits for."""
+    if now.phase != "running":
+        return f"waiting for the end of {now.phase}"
+    if now.epoch_began is None:
+        return f"taken as of now, after epoch {now.epoch}, or of a later epoch if one begins first"
+    age = age_text(max(0, int((datetime.now(UTC) - now.epoch_began).total_seconds())))
+    return f"waiting for epoch {now.epoch + 1} to end, under way for {age}"
 
 
 def _quit_now(job: StatefulSparkJob, at: JobProgress, seconds: float) -> NoReturn:

@@ -26,7 +26,7 @@ from moorage.cli.exit_codes import ExitCode
 from moorage.cli.findings import Finding, Findings, Outcome, show
 from moorage.cli.kubectl import JOBS, OPERATORS, SNAPSHOTS, Ask, kubectl_of, last_line
 from moorage.cli.output import Output, print_found
-from moorage.driver.java import java_home
+from moorage.driver.java import java_text
 from moorage.offline.lookup import directories_of
 from moorage.offline.store_check import check_store
 from moorage_api import ManifestError, StatefulSparkJob
@@ -93,8 +93,7 @@ def machine(target: Place) -> Iterator[Finding]:
     if target == "cluster":
         return
     try:
-        found = java_home(os.environ)
-        yield Finding("java", "ok", str(found or "the one that Spark finds by itself"))
+        yield Finding("java", "ok", java_text(os.environ))
     except MoorageError as error:
         yield Finding("java", "failed", "none for Spark", str(error))
     folder = tempfile.gettempdir()

@@ -61,6 +61,10 @@ def watched(
     ) -> RunResult:
         def both(progress: JobProgress) -> None:
             history(progress)
+            # Known once it is known what the run begins from: one that is refused has no page.
+            if progress.configuration and not told:
+                told.append(True)
+                say(f"page: {server.url}")
             heard(progress)
 
         return runner(job, directory, replace(options, lookups=lookups), both)
@@ -71,8 +75,8 @@ def watched(
         say(f"{error}; the job runs without it")
         yield runner
         return
+    told: list[bool] = []
     try:
-        say(f"page: {server.url}")
         yield run
     finally:
         server.close()

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from moorage.driver.types import JobProgress
 from moorage.driver.views import CheckpointView, OddRows
-from moorage.texts import size_text
+from moorage.texts import size_text, snapshot_size_text
 
 _BAR_WIDTH = 40
 _LONG_SECONDS = 5.0
@@ -116,9 +116,8 @@ def _checkpoint(view: CheckpointView | None, now: datetime) -> str:
         return "none yet"
     # A clock that was set back must not show a checkpoint from the future.
     age = max((now - view.completed_at).total_seconds(), 0.0)
-    # What a run began from another one wrote.
-    size = f", {size_text(view.bytes_uploaded)} written" if view.bytes_uploaded else ""
-    return f"{view.checkpoint_id} ({_age(age)} ago{size})"
+    size = snapshot_size_text(view.bytes_total, view.bytes_uploaded)
+    return f"{view.checkpoint_id} ({_age(age)} ago, {size})"
 
 
 def _first_epoch(progress: JobProgress, now: datetime) -> str:

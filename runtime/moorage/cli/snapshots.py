@@ -72,8 +72,8 @@ def show_listing(listing: Listing) -> None:
     problems += [row.problem for row in listing.savepoints]
     for problem in filter(None, problems):
         complain(f"cannot be read: {problem}")
-    for warning in listing.warnings:
-        complain(warning)
+    for told in (*listing.warnings, *listing.notes):
+        complain(told)
 
 
 def show_description(found: Description) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moorage.cli.output import Output, complain, one_line, print_document, print_table
-from moorage.texts import age_text, event_time_text, size_text
+from moorage.texts import age_text, event_time_text, size_text, snapshot_size_text
 from moorage_state.errors import MoorageError, UserError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def status(
         str | None,
         typer.Argument(
             metavar="[JOB.yaml|DIR]",
-            help="A manifest or a checkpoint directory; all jobs of this machine without it.",
+            help="A manifest, a folder with job.yaml, or a checkpoint directory; or all jobs here.",
             show_default=False,
         ),
     ] = None,
@@ -41,6 +41,8 @@ def status(
         return
     from moorage.driver.control import NotRunning, ask_for_status, control_path
 
+    if (beside := Path(job) / "job.yaml").is_file():
+        job = str(beside)
     try:
         found = ask_for_status(control_path(_checkpoint_dir(job)), _ANSWER_SECONDS)
     except NotRunning:
@@ -113,6 +115,8 @@ def run_tree(found: "RunStatus", now: datetime) -> Iterator[str]:
     odd = f", {found.late_rows:,} late" if found.late_rows else ""
     odd += f", {found.null_keys:,} with a null key" if found.null_keys else ""
     yield f"├─ stream: epoch {found.epoch}, {rows}{odd}, state {size_text(found.state_bytes)}"
+    if found.epoch_began is not None:
+        yield f"├─ epoch {found.epoch + 1} under way for {_age(found.epoch_began, now)}"
     for one in found.watermarks:
         yield f"├─ watermark of {one.uid}: {watermark_text(one, now)}"
     yield f"├─ driver: process {found.pid}, began from {found.restored_from or 'nothing'}"
@@ -123,7 +127,7 @@ def run_tree(found: "RunStatus", now: datetime) -> Iterator[str]:
     told = "none yet"
     if last is not None:
         told = f"{last.checkpoint_id}, {_age(last.completed_at, now)} ago, epoch {last.epoch}, "
-        told += size_text(last.bytes_total)
+        told += snapshot_size_text(last.bytes_total, last.bytes_uploaded)
     yield f"├─ checkpoint: {told}"
     told = "none by this run"
     if savepoint is not None:

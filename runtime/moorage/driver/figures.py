@@ -236,20 +236,35 @@ class Figures:
             timed: see `EpochRunner.phases`.
             began, committed: on the clock.
         """
-        slowest: dict[str, float] = {}
+        slowest: dict[str, Ack] = {}
         for ack in (*outcome.acks.values(), *outcome.stateless):
-            slowest[ack.uid] = max(slowest.get(ack.uid, 0.0), ack.seconds)
-        subtasks = min(sum(slowest.values()), timed["run"])
+            if _worked(ack) >= _worked(slowest.setdefault(ack.uid, ack)):
+                slowest[ack.uid] = ack
+        subtasks = sum(map(_worked, slowest.values()))
+        # Of operators side by side the sum may be more than all.
+        scale = min(timed["run"] / subtasks, 1.0) if subtasks else 0.0
+        state = scale * sum(ack.state_seconds for ack in slowest.values())
+        sink = scale * sum(ack.sink_seconds for ack in slowest.values())
+        rest = timed["run"] - scale * subtasks
+        # Sinks without an operator read the sources themselves, in their own tasks.
+        source = min(timed["source"], rest) if outcome.acks else rest
         before, self._ended = self._ended, self._clock()
         known = timed["plan"] + timed["run"] + timed["commit"]
         return EpochPhases(
             wait=max(began - before, 0.0),
             plan=timed["plan"] + max(committed - began - known, 0.0),
-            spark=timed["run"] - subtasks,
-            subtasks=subtasks,
+            source=source,
+            shuffle=rest - source,
+            function=max(scale * subtasks - state - sink, 0.0),
+            state=state,
+            sink=sink,
             commit=timed["commit"],
             output=max(self._ended - committed, 0.0),
         )
+
+
+def _worked(ack: Ack) -> float:
+    return ack.seconds - ack.wait_seconds
 
 
 def _view(

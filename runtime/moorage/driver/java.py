@@ -28,6 +28,16 @@ _PLACES = (
 _OWN_PLACES = (".sdkman/candidates/java/*", ".jdk/*")
 
 
+def java_text(environ: Mapping[str, str]) -> str:
+    """The Java that Spark will run on, for people: its version and its home.
+
+    Raises UserError: see `java_home`.
+    """
+    given = environ.get("JAVA_HOME")
+    home = java_home(environ) or (Path(given) if given else _on_path(environ))
+    return f"{(home and _release(home)) or 'a version that it does not say'} at {home}"
+
+
 def java_home(environ: Mapping[str, str], root: Path = Path("/")) -> Path | None:
     """The home of a Java for Spark; None where the one that Spark finds by itself will do.
 
@@ -38,8 +48,7 @@ def java_home(environ: Mapping[str, str], root: Path = Path("/")) -> Path | None
             raise UserError(f"JAVA_HOME holds no bin/java: {given}; correct it or unset it")
         _refuse_old(Path(given), "JAVA_HOME")
         return None
-    on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
-    known = Path(on_path).resolve().parents[1] if on_path else None
+    known = _on_path(environ)
     if known and (_version(known) or OLDEST) >= OLDEST:
         return None
     homes = {home: _version(home) or 0 for home in _homes(environ, root)}
@@ -49,6 +58,11 @@ def java_home(environ: Mapping[str, str], root: Path = Path("/")) -> Path | None
     if known:
         _refuse_old(known, "the java on PATH")
     raise UserError(f"Spark needs Java, and there is none on PATH; {_HOW}")
+
+
+def _on_path(environ: Mapping[str, str]) -> Path | None:
+    on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
+    return Path(on_path).resolve().parents[1] if on_path else None
 
 
 def _refuse_old(home: Path, what: str) -> None:
@@ -69,9 +83,15 @@ def _homes(environ: Mapping[str, str], root: Path) -> Iterator[Path]:
 
 def _version(home: Path) -> int | None:
     """The major version that a release says it is; None where it does not say."""
+    found = re.match(r"(?:1\.)?(\d+)", _release(home))
+    return int(found[1]) if found else None
+
+
+def _release(home: Path) -> str:
+    """The version that a release says it is; empty where it does not say."""
     try:
         release = (home / "release").read_text(errors="replace")
     except OSError:
-        return None
-    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release, re.MULTILINE)
-    return int(found[1]) if found else None
+        return ""
+    found = re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE)
+    return found[1] if found else ""

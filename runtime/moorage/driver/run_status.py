@@ -20,6 +20,7 @@ class RunStatus:
 
     Attributes:
         pid: of the process that runs it.
+        epoch_began: when the epoch that is under way began; None between two.
         watermarks: of operators that have event time.
         subtasks: of operators, and of sinks without one; see `SubtaskView`.
     """
@@ -48,6 +49,7 @@ class RunStatus:
     subtasks: tuple[SubtaskView, ...]
     at: datetime
     watermarks: tuple[WatermarkView, ...] = ()
+    epoch_began: datetime | None = None
 
 
 def run_status(job: str, checkpoint_dir: str, now: JobProgress, at: datetime) -> RunStatus:
@@ -77,4 +79,5 @@ def run_status(job: str, checkpoint_dir: str, now: JobProgress, at: datetime) ->
         subtasks=now.subtasks,
         at=at,
         watermarks=now.watermarks,
+        epoch_began=now.epoch_began,
     )

@@ -206,16 +206,24 @@ class EpochPhases:
     Attributes:
         wait: since the epoch before: for rows, for the interval, for checkpoints to be begun.
         plan: until Spark was asked.
-        spark: what its job took beyond its subtasks: reading, shuffling, starting tasks.
-        subtasks: the slowest of each operator, together.
+        source: until the first subtask began: sources were read, transformed and written for the
+            shuffle; operators whose rows another one reads have all of their time in it.
+        shuffle: what Spark took beyond: rows on their way to subtasks, tasks that start or wait for
+            a core, attempts that failed.
+        function, state, sink: of the slowest subtask of each operator, together: in exchanges with
+            its state server, in sinks that stage, and the rest, which is the job's own code and
+            what the engine does around it.
         commit: state servers made what was prepared the state.
         output: sinks took what was staged, and what else was to do.
     """
 
     wait: float = 0.0
     plan: float = 0.0
-    spark: float = 0.0
-    subtasks: float = 0.0
+    source: float = 0.0
+    shuffle: float = 0.0
+    function: float = 0.0
+    state: float = 0.0
+    sink: float = 0.0
     commit: float = 0.0
     output: float = 0.0
 

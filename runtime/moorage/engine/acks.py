@@ -127,8 +127,13 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         committables: by sink uid, what was staged.
         wrote_union: whether the delta has elements of a union list.
         queryable: states that may be looked up, each by the name that it is asked for by.
-        seconds: from its first row to the acknowledgement; no two attempts have the same. 0 where
-            operators are downstream, to whom acknowledgements travel with the rows.
+        began_ms: when its task began, by the clock of its machine. No two attempts have the same
+            times: they are 0 where operators are downstream, to whom acknowledgements travel with
+            the rows.
+        seconds: from its first row to the acknowledgement.
+        wait_seconds: of these, in which it waited for more rows.
+        state_seconds: of these, in exchanges with its state server.
+        sink_seconds: of these, in which sinks staged its output.
     """
 
     uid: str
@@ -159,7 +164,11 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     read: tuple[ReadRows, ...] = ()
     wrote_union: bool = False
     queryable: dict[str, str] = {}
+    began_ms: int = 0
     seconds: float = 0.0
+    wait_seconds: float = 0.0
+    state_seconds: float = 0.0
+    sink_seconds: float = 0.0
 
     @property
     def null_keys(self) -> int:

@@ -58,7 +58,8 @@ class EpochRunner:
         watermarks: event time progress after it.
         now_ms: its processing time; it never goes back within a lineage, whatever clocks do.
         phases: of the last epoch, with all its attempts, the seconds of "plan" (until Spark is
-            asked), "run" (Spark's job) and "commit".
+            asked), "run" (Spark's job), "source" (of it, until the first subtask began, by the
+            clocks of the machines) and "commit".
         schemas: by operator uid, the states known so far.
 
     Args:
@@ -131,7 +132,7 @@ class EpochRunner:
     def _run(self, batch: DataFrame | None) -> EpochOutcome:
         # Once for all attempts: a repeated one must see what the first saw.
         self.now_ms = self.processing_time()
-        self.phases = dict.fromkeys(("plan", "run", "commit"), 0.0)
+        self.phases = dict.fromkeys(("plan", "run", "source", "commit"), 0.0)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 outcome = self._attempt(batch)
@@ -171,13 +172,17 @@ class EpochRunner:
     def _outcome(self, batch: DataFrame | None) -> EpochOutcome:
         with self._timed("plan"):
             frame = self._planner.plan(self._spec(), batch)
+        asked = time.time()
         try:
             with self._timed("run"):
                 acks = [decode_ack(bytes(row[ACK_COLUMN])) for row in _collect(frame)]
         finally:
             for kept in frame.persisted:
                 kept.unpersist()
-        return verify(acks, self._expected, self._identity.run, self.epoch + 1)
+        outcome = verify(acks, self._expected, self._identity.run, self.epoch + 1)
+        if begins := [ack.began_ms for ack in outcome.acks.values() if ack.began_ms]:
+            self.phases["source"] += max(min(begins) / 1000 - asked, 0.0)
+        return outcome
 
     def _spec(self) -> EpochPlan:
         return EpochPlan(

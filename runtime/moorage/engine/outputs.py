@@ -4,7 +4,9 @@ Decides which output a row is of, and what the digest covers that consumers comp
 the rows one by one, `SubtaskOutput` sends them in batches.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -199,6 +201,7 @@ class SubtaskOutput:
     Attributes:
         buffer: what the function has yielded since the last `flush`.
         sent: by output, the rows that went downstream.
+        sink_seconds: for which sinks opened, wrote and finished.
     """
 
     def __init__(self, plan: SubtaskPlan, subtask: int) -> None:
@@ -217,6 +220,7 @@ class SubtaskOutput:
         self._tables: list[tuple[str, Any]] = []
         self._hash = xxhash.xxh3_128()
         self.sent: dict[str, Tally] = {}
+        self.sink_seconds = 0.0
 
     @property
     def digest(self) -> str:
@@ -227,9 +231,10 @@ class SubtaskOutput:
         """Open a writer for each sink."""
         plan = self._plan
         stage = StageId(plan.lineage, plan.run, plan.epoch, plan.uid, self._subtask)
-        for outlet in self._outlets.values():
-            for uid, sink in outlet.sinks:
-                outlet.writers.append((uid, sink.open_writer(stage, outlet.schema)))
+        with self._in_sinks():
+            for outlet in self._outlets.values():
+                for uid, sink in outlet.sinks:
+                    outlet.writers.append((uid, sink.open_writer(stage, outlet.schema)))
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Send what the buffer holds; yields what is for other operators.
@@ -269,8 +274,9 @@ class SubtaskOutput:
     def finish(self) -> dict[str, list[dict[str, Any]]]:
         """What the sinks staged, by their uid; writers that staged nothing are left out."""
         staged: dict[str, list[dict[str, Any]]] = {}
-        for outlet in self._outlets.values():
-            staged |= {uid: writer.finish() for uid, writer in outlet.writers}
+        with self._in_sinks():
+            for outlet in self._outlets.values():
+                staged |= {uid: writer.finish() for uid, writer in outlet.writers}
         for outlet in self._outlets.values():
             outlet.writers = []
         return {uid: items for uid, items in staged.items() if items}
@@ -278,6 +284,14 @@ class SubtaskOutput:
     def writers(self) -> list[SinkWriter]:
         """Those that are open: what they staged is to be dropped after a failure."""
         return [writer for outlet in self._outlets.values() for _, writer in outlet.writers]
+
+    @contextmanager
+    def _in_sinks(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.sink_seconds += time.monotonic() - began
 
     def _emitted(self) -> Iterator[pa.RecordBatch]:
         tables, self._tables = self._tables, []
@@ -292,8 +306,10 @@ class SubtaskOutput:
         if not batch.num_rows:
             return
         outlet = self._outlets[name]
-        for _, writer in outlet.writers:
-            writer.write(batch)
+        if outlet.writers:
+            with self._in_sinks():
+                for _, writer in outlet.writers:
+                    writer.write(batch)
         if outlet.read:
             # With the number of rows no two outputs have the same bytes.
             self._hash.update(f"{name}:{batch.num_rows}:".encode())

@@ -5,13 +5,14 @@ same for one attempt of one subtask. `Servers` are this machine's (`moorage.driv
 cluster's (`moorage.cluster.servers`).
 """
 
+import time
 from array import array
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import ClassVar, Protocol, overload
+from typing import ClassVar, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -244,8 +245,16 @@ def _is_near(door: ServerDoor) -> bool:
     return bool(identity) and door.server.rpartition(".")[0] == identity
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
 class BoundRange:
-    """The range of this subtask at the version this epoch reads, for this attempt's writes."""
+    """The range of this subtask at the version this epoch reads, for this attempt's writes.
+
+    Attributes:
+        seconds: for which exchanges with the server were waited for.
+    """
 
     def __init__(self, client: StateApi, leased: LeasedRange, epoch: int, attempt: str) -> None:
         self._range = client.range(leased.lease)
@@ -253,35 +262,47 @@ class BoundRange:
         self._epoch = epoch
         self._attempt = attempt
         self._frames = 0
+        self.seconds = 0.0
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """See `RangeAccess`."""
-        return self._range.get_many(self._version, keys)
+        return self._timed(self._range.get_many, self._version, keys)
 
     def scan_many(self, prefixes: list[bytes], limit_entries: int, limit_bytes: int) -> list[Scan]:
         """See `RangeAccess`."""
-        return self._range.scan_many(self._version, prefixes, limit_entries, limit_bytes)
+        limits = limit_entries, limit_bytes
+        return self._timed(self._range.scan_many, self._version, prefixes, *limits)
 
     def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:
         """See `RangeAccess`."""
-        return self._range.scan_from(self._version, prefix, after, limit)
+        return self._timed(self._range.scan_from, self._version, prefix, after, limit)
 
     def due_timers(
         self, up_to_ms: int, limit: int, after: bytes, kind: int = EVENT_TIMERS
     ) -> list[bytes]:
         """See `RangeAccess`; `kind` is EVENT_TIMERS or PROCESSING_TIMERS."""
-        return self._range.due_timers(self._version, up_to_ms, limit, after, kind)
+        due = self._range.due_timers
+        return self._timed(due, self._version, up_to_ms, limit, after, kind)
 
     def next_timer(self, after_ms: int, kind: int) -> int | None:
         """The earliest time, later than `after_ms`, of a stored timer of this kind."""
-        return self._range.next_timer(self._version, after_ms, kind)
+        return self._timed(self._range.next_timer, self._version, after_ms, kind)
 
     def stage(self, frame: bytes) -> None:
         """See `RangeAccess`."""
-        self._range.stage(self._epoch, self._attempt, frame, self._frames)
+        self._timed(self._range.stage, self._epoch, self._attempt, frame, self._frames)
         self._frames += 1
 
     def prepare(self) -> str:
         """Finish this attempt's delta; returns its digest. Nothing may be staged after it."""
-        prepared = self._range.prepare(self._epoch, self._attempt, self._version[1], self._frames)
-        return prepared.digest
+        parent = self._version[1]
+        made = self._timed(self._range.prepare, self._epoch, self._attempt, parent, self._frames)
+        return made.digest
+
+    def _timed(self, ask: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        # Each call is about many keys: the two looks at the clock are nothing beside it.
+        began = time.monotonic()
+        try:
+            return ask(*args, **kwargs)
+        finally:
+            self.seconds += time.monotonic() - began

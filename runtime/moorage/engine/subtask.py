@@ -77,6 +77,24 @@ def seldom_collecting() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+class _Waits:
+    """Batches of rows, and for how many seconds they were waited for."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.seconds = 0.0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        began = time.monotonic()
+        try:
+            return next(self._batches)
+        finally:
+            self.seconds += time.monotonic() - began
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """Which subtask this is, and acknowledgements on their way to the driver, encoded."""
@@ -127,13 +145,15 @@ def run_subtask(
         SubtaskFailure: for every failure, with the code that tells the driver what to do.
     """
     subtask: _Subtask | None = None
+    began_ms = _wall_ms()
     try:
         header, rest = read_header(batches)
         leased = plan.ranges[header.subtask]
         with closing((connect or connect_to)(leased.door, plan.token)) as client:
             access = NothingStored if plan.batch else BoundRange
             bound = access(client, leased, plan.epoch, uuid4().hex)
-            subtask = _Subtask(replace(plan, function=take(plan)), header, bound, connect)
+            own = replace(plan, function=take(plan))
+            subtask = _Subtask(own, header, bound, connect, began_ms)
             try:
                 with seldom_collecting():
                     yield from subtask.run(rest)
@@ -145,6 +165,10 @@ def run_subtask(
     except Exception as exc:
         where = subtask.where() if subtask is not None else f"operator={plan.uid}"
         raise failure_in(plan.function, exc, where) from exc
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _timers_of(
@@ -180,9 +204,16 @@ class _Subtask:
     """The state of one attempt; used once."""
 
     def __init__(
-        self, plan: SubtaskPlan, header: Header, bound: BoundRange, connect: Connect | None
+        self,
+        plan: SubtaskPlan,
+        header: Header,
+        bound: BoundRange,
+        connect: Connect | None,
+        began_ms: int,
     ) -> None:
         self._began = time.monotonic()
+        self._began_ms = began_ms
+        self._waited = 0.0
         self._plan = plan
         self._header = header
         self._range = bound
@@ -231,6 +262,7 @@ class _Subtask:
         """All batches, then timers of keys without rows, then the acknowledgement."""
         plan = self._plan
         self._sending.open()
+        waits = batches = _Waits(batches)
         context = RuntimeContext(self._store, plan.uid, self._header.subtask, plan.parallelism)
         if self._operator_state is not None:
             self._operator_state.initialize(context)
@@ -259,6 +291,7 @@ class _Subtask:
         if self._operator_state is not None:
             self._operator_state.finish()
             self._store.finish()
+        self._waited = waits.seconds
         # Last: whoever has read an acknowledgement has read all rows before it.
         yield self._ack_batch(self._range.prepare())
 
@@ -302,8 +335,23 @@ class _Subtask:
 
     # -- the acknowledgement ---------------------------------------------------------------
 
+    def _times_spent(self) -> dict[str, Any]:
+        # What operators read must be the same in every attempt, or Spark takes a shuffle that is
+        # computed again for another one, and fails the epoch.
+        if self._plan.downstream:
+            return {}
+        return {
+            "began_ms": self._began_ms,
+            "seconds": time.monotonic() - self._began,
+            "wait_seconds": self._waited,
+            "state_seconds": self._range.seconds,
+            "sink_seconds": self._sending.sink_seconds,
+        }
+
     def _ack_batch(self, delta: str) -> pa.RecordBatch:
         plan, firing, odd, state = self._plan, self._firing, self._filter, self._operator_state
+        next_timer = firing.next_timer(self._range) if firing is not None else NEVER
+        committables = self._sending.finish()
         ack = Ack(
             uid=plan.uid,
             subtask=self._header.subtask,
@@ -314,7 +362,7 @@ class _Subtask:
             rows_out=self._sending.buffer.total,
             keys=self._loop.keys,
             timers_fired=firing.fired if firing is not None else 0,
-            next_timer=firing.next_timer(self._range) if firing is not None else NEVER,
+            next_timer=next_timer,
             rows_in=self._rows_in,
             late_rows=self._times.late_rows,
             late_rows_dropped=self._function.late_rows_dropped - self._dropped_before,
@@ -323,7 +371,7 @@ class _Subtask:
             schemas=self._store.schemas,
             operator_states=state.schemas if state is not None else [],
             wrote_union=state.wrote_union if state is not None else False,
-            committables=self._sending.finish(),
+            committables=committables,
             queryable=self._store.kv_states.names(),
             sent=self._sending.sent,
             read=tuple(
@@ -339,9 +387,7 @@ class _Subtask:
             if state is not None and self._header.subtask == 0
             else 0,
             bad_broadcast=state.first_bad_time if state is not None else "",
-            # What operators read must be the same in every attempt, or Spark takes a shuffle that
-            # is computed again for another one, and fails the epoch.
-            seconds=0.0 if plan.downstream else time.monotonic() - self._began,
+            **self._times_spent(),
         )
         raws = (encode_ack(ack), *self._header.acks)
         return ack_batch(raws, plan.carried, ack.subtask, downstream=plan.downstream)
@@ -358,15 +404,16 @@ def stage_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Stage a partition of rows for a sink and acknowledge it."""
     writer = sink.open_writer(StageId(lineage, run, epoch, uid, uuid4().int % 100_000), schema)
-    rows, began = 0, time.monotonic()
+    rows, began, began_ms, waits = 0, time.monotonic(), _wall_ms(), _Waits(batches)
     try:
-        for batch in batches:
+        for batch in waits:
             writer.write(batch.cast(schema))
             rows += batch.num_rows
         staged = {uid: items} if (items := writer.finish()) else {}
     except BaseException:
         writer.abort()
         raise
+    seconds = time.monotonic() - began
     ack = Ack(
         uid=uid,
         subtask=0,
@@ -374,6 +421,9 @@ def stage_rows(
         epoch=epoch,
         rows_in=rows,
         committables=staged,
-        seconds=time.monotonic() - began,
+        began_ms=began_ms,
+        seconds=seconds,
+        wait_seconds=waits.seconds,
+        sink_seconds=seconds - waits.seconds,
     )
     yield pa.RecordBatch.from_arrays([pa.array([encode_ack(ack)], pa.binary())], [ACK_COLUMN])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from moorage.offline.listing import format_of, manifest_bytes, standings
+from moorage.offline.listing import format_of, standings
 from moorage.state.snapshot_path import Found
 from moorage_state.errors import UserError
 from moorage_state.snapshots import (
@@ -113,7 +113,7 @@ def describe(found: Found) -> Description:
         holder=_holder(found),
         max_parallelism=manifest.max_parallelism,
         key_hash=manifest.key_hash,
-        bytes=manifest_bytes(manifest),
+        bytes=manifest.bytes_total,
         files=len(manifest.files),
         objects=len(manifest.keys),
         operators=[_operator(uid, one) for uid, one in sorted(manifest.operators.items())],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moorage.offline.description import moment_of
-from moorage.offline.listing import format_of, manifest_bytes
+from moorage.offline.listing import format_of
 from moorage.state.snapshot_path import Found
 from moorage_state.snapshots import Manifest, OperatorState, OperatorStateMeta, StateMeta
 
@@ -96,7 +96,7 @@ def _facts(manifest: Manifest) -> list[tuple[str, Any]]:
         ("max parallelism", manifest.max_parallelism),
         ("key hash", manifest.key_hash),
         ("format", format_of(manifest)),
-        ("bytes", manifest_bytes(manifest)),
+        ("bytes", manifest.bytes_total),
         ("files", len(manifest.files)),
     ]
 

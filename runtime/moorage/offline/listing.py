@@ -116,9 +116,9 @@ class CheckpointRow:
 
     Attributes:
         completed_at: None while it is not in the log.
-        bytes: of all the state it references.
-        new_bytes: of what the checkpoint before it in the list does not have; None where there is
-            none to compare with.
+        bytes: of the state of all its subtasks, as a run tells it.
+        new_bytes: what its upload brought to the store; where the manifest does not say, what the
+            checkpoint before it in the list does not have, None if there is none to compare with.
         own_bytes: of the objects under `chk-<id>/`.
         problem: why the manifest cannot be read; or empty.
         times: how long its steps took, as the driver wrote it; None where it did not.
@@ -179,6 +179,7 @@ class Listing:
     Attributes:
         directory: the address of the checkpoint directory.
         savepoint_directory: where savepoints were looked for; None where no place is known.
+        notes: what is no problem, and worth a word.
     """
 
     directory: str
@@ -187,6 +188,7 @@ class Listing:
     savepoints: Sequence[SavepointRow]
     history: Sequence[HistoryRow] | None
     warnings: Sequence[str]
+    notes: Sequence[str] = ()
 
 
 def list_snapshots(
@@ -205,18 +207,19 @@ def list_snapshots(
     """
     store = open_store(directories.checkpoints)
     warnings: list[str] = []
+    notes: list[str] = []
     lineage = read_lineage(store) if has_log(store) else None
     rows = _checkpoint_rows(lineage, now, gone=history) if lineage is not None else []
     where = directories.savepoints
     if where is None and lineage is None:
         where = directories.checkpoints
-    savepoints = _savepoint_rows(where, now, warnings, known=lineage is not None)
+    savepoints = _savepoint_rows(where, now, warnings, notes, known=lineage is not None)
     if lineage is None and not savepoints:
         warnings.append(_nothing(store))
     elif lineage is not None and lineage.warning:
         warnings.append(lineage.warning)
     entries = _history(lineage) if history and lineage is not None else None
-    return Listing(directories.checkpoints, where, rows, savepoints, entries, warnings)
+    return Listing(directories.checkpoints, where, rows, savepoints, entries, warnings, notes)
 
 
 def slices_of(manifest: Manifest) -> dict[tuple[str, int, str], int]:
@@ -226,11 +229,6 @@ def slices_of(manifest: Manifest) -> dict[tuple[str, int, str], int]:
         (file.key, file.offset, "" if file.key else file.sha256): file.size
         for file in manifest.files
     }
-
-
-def manifest_bytes(manifest: Manifest) -> int:
-    """The bytes of state that a manifest references, each counted once."""
-    return sum(slices_of(manifest).values())
 
 
 def _nothing(store: ObjectStore) -> str:
@@ -267,10 +265,20 @@ def _checkpoint_rows(lineage: Lineage, now: datetime, *, gone: bool) -> list[Che
 
 
 def _new_bytes(manifest: Manifest, before: Manifest | None, *, is_first: bool) -> int | None:
+    if (uploaded := _uploaded(manifest)) is not None:
+        return uploaded
     if before is None and not is_first:
         return None
     old = slices_of(before) if before is not None else {}
     return sum(size for at, size in slices_of(manifest).items() if at not in old)
+
+
+def _uploaded(manifest: Manifest) -> int | None:
+    times: Any = manifest.extra.get("times")
+    try:
+        return sum(int(server["bytes_written"]) for server in times["servers"])
+    except (TypeError, KeyError, ValueError):
+        return None  # an earlier release wrote it, or a later one
 
 
 def _load(
@@ -302,7 +310,7 @@ def _row(
         epoch=entry.epoch if entry else None,
         completed_at=entry.completed_at if entry else None,
         age_seconds=_age(entry.completed_at, now) if entry else None,
-        bytes=manifest_bytes(manifest) if manifest else None,
+        bytes=manifest.bytes_total if manifest else None,
         new_bytes=new_bytes,
         own_bytes=lineage.leftover_bytes.get(checkpoint_id, 0),
         files=len(manifest.files) if manifest else None,
@@ -314,7 +322,7 @@ def _row(
 
 
 def _savepoint_rows(
-    url: str | None, now: datetime, warnings: list[str], *, known: bool
+    url: str | None, now: datetime, warnings: list[str], notes: list[str], *, known: bool
 ) -> list[SavepointRow]:
     """The savepoints below `url`; a missing directory is an error only without a lineage."""
     if url is None:
@@ -327,7 +335,7 @@ def _savepoint_rows(
         warnings.append(f"no savepoints listed: {error}")
         return []
     if store is None:
-        warnings.append(f"no savepoints yet: savepointDir={url}")
+        notes.append(f"no savepoints yet: savepointDir={url}")
         return []
     rows = in_parallel(
         (partial(_savepoint_row, child(url, name), name, now) for name in _folders(store)),
@@ -367,7 +375,7 @@ def _savepoint_row(url: str, name: str, now: datetime) -> SavepointRow | None:
         epoch=manifest.epoch,
         created_at=manifest.created_at,
         age_seconds=_age(manifest.created_at, now),
-        bytes=manifest_bytes(manifest),
+        bytes=manifest.bytes_total,
         files=len(manifest.files),
     )
 

@@ -41,7 +41,7 @@ def stacked(
             told += ": " + ", ".join(f"{kinds[kind]} {text(n)}" for kind, n in parts.items() if n)
         drawn += _column(place * _BAR, parts, most, told)
     newest = f", newest {text(sums[-1])}" if sums else ""
-    label = f"{title} of the last {len(sums)}: at most {text(most)}{newest}"
+    label = f"{title}, the last {len(sums)}: at most {text(most)}{newest}"
     width = max(len(sums), _FEWEST) * _BAR
     return Chart(title, label, width, _HEIGHT, drawn, tuple(kinds.items()))
 

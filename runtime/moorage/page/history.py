@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from moorage.driver.types import JobProgress
-from moorage.driver.views import EpochPhases, SubtaskView
+from moorage.driver.views import EpochPhases, SubtaskView, WatermarkView
 
 EPOCHS = 240
 """How many are remembered."""
@@ -22,12 +22,20 @@ _WINDOW_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class EpochPoint:
-    """One committed epoch."""
+    """One committed epoch.
+
+    Attributes:
+        lag_rows: rows that sources had and no epoch had taken; None where they do not say.
+        behind_seconds: how far the event time of the operator that is furthest behind was behind
+            the clock; None where no operator has event time, or has seen any.
+    """
 
     epoch: int
     seconds: float
     rows: int
     phases: EpochPhases
+    lag_rows: int | None = None
+    behind_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,8 @@ class RunHistory:
                         progress.epoch_seconds,
                         progress.epoch_rows,
                         progress.epoch_phases,
+                        progress.lag_rows,
+                        _behind(progress.watermarks, self._wall_clock()),
                     )
                 )
             failure = progress.last_failure
@@ -180,6 +190,11 @@ def _base(samples: Sequence[_Sample], now: float, *, in_epoch: bool) -> _Sample:
     if in_epoch and len(old) == len(samples):
         return samples[max(len(samples) - 2, 0)]
     return old[-1]
+
+
+def _behind(watermarks: Sequence[WatermarkView], now: datetime) -> float | None:
+    times = [one.time_ms for one in watermarks if one.time_ms is not None]
+    return max(now.timestamp() - min(times) / 1000, 0.0) if times else None
 
 
 def _rows(subtasks: Iterable[SubtaskView]) -> int:

@@ -4,7 +4,7 @@ The facts are those that the command line prints, and no state values are among 
 secrets out of every text that the page did not write itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from moorage.driver.types import JobProgress
@@ -27,12 +27,15 @@ from moorage.page.parts import (
     count_text,
     moment_text,
 )
-from moorage.texts import duration_text, event_time_text, size_text
+from moorage.texts import age_text, duration_text, event_time_text, size_text
 
 _PHASES = {
-    "subtasks": "subtasks",
-    "spark": "Spark: read, shuffle",
     "plan": "plan",
+    "source": "source",
+    "shuffle": "shuffle",
+    "function": "function",
+    "state": "state",
+    "sink": "sink",
     "commit": "commit",
     "output": "output",
 }
@@ -190,7 +193,7 @@ def _subtasks(facts: RunFacts, clean: Clean) -> Section:
 def _parts_of(phases: EpochPhases, seconds: float) -> dict[str, float]:
     """The phases of an epoch; of one that nobody measured, all of it."""
     found = {name: getattr(phases, name) for name in _PHASES}
-    return found if any(found.values()) else {"subtasks": seconds}
+    return found if any(found.values()) else {"function": seconds}
 
 
 def _epochs(points: Sequence[EpochPoint]) -> Section:
@@ -202,6 +205,10 @@ def _epochs(points: Sequence[EpochPoint]) -> Section:
         stacked("Duration", parts, names, duration_text, _PHASES),
         bars("Rows", [p.rows for p in points], names, lambda n: f"{n:,.0f}"),
     ]
+    lags = _lags(points)
+    for title, known, text in lags:
+        named = [f"epoch {epoch}" for epoch, _ in known]
+        charts.append(bars(title, [value for _, value in known], named, text))
     series = [
         ("Duration", [p.seconds for p in points], duration_text),
         *(
@@ -210,9 +217,24 @@ def _epochs(points: Sequence[EpochPoint]) -> Section:
         ),
         ("Wait before it", [p.phases.wait for p in points], duration_text),
         ("Rows", [float(p.rows) for p in points], lambda n: f"{n:,.0f}"),
+        *((title, [value for _, value in known], text) for title, known, text in lags),
     ]
     table = summary(f"The last {len(points)}", "Of an epoch", series)
     return Section("epochs", "Epochs", charts=charts, tables=[table])
+
+
+_Lag = tuple[str, Sequence[tuple[int, float]], Callable[[float], str]]
+
+
+def _lags(points: Sequence[EpochPoint]) -> list[_Lag]:
+    """How far the job was behind: titles, values by epoch and their texts; only what is known."""
+    waiting = [(p.epoch, float(p.lag_rows)) for p in points if p.lag_rows is not None]
+    behind = [(p.epoch, p.behind_seconds) for p in points if p.behind_seconds is not None]
+    found: list[_Lag] = [
+        ("Lag: rows waiting in sources", waiting, lambda n: f"{n:,.0f}"),
+        ("Lag: event time behind the clock", behind, lambda n: age_text(int(n)) or ""),
+    ]
+    return [lag for lag in found if lag[1]]
 
 
 def _checkpoints(now: JobProgress, clean: Clean) -> Section:

@@ -14,6 +14,7 @@ class FakeRange:
         self.entries: dict[bytes, bytes] = {}
         self.staged: list[bytes] = []
         self.requests = 0
+        self.seconds = 0.0
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         assert keys

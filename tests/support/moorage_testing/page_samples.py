@@ -106,10 +106,6 @@ def sample_run(epochs: int = 40) -> RunHistory:
         message="going back to the last checkpoint: an executor was lost",
         odd=OddRows(late=40, null_keys=4, bad_times=1),
         graph=GRAPH,
-        watermarks=(
-            WatermarkView("sessions", int(AT.timestamp() * 1000) - 65_000, "clicks"),
-            WatermarkView("join", None, "payments"),
-        ),
         checkpoints=(
             checkpoint(12, "InProgress"),
             checkpoint(11, "Failed"),
@@ -126,7 +122,19 @@ def sample_run(epochs: int = 40) -> RunHistory:
     for number in range(1, epochs + 1):
         clock[0] += 1.0
         seconds = 0.6 + 0.3 * (number % 5 == 0)
-        phases = EpochPhases(0.2, 0.05, 0.2, seconds - 0.35, 0.05, 0.05)
+        own = seconds - 0.35
+        phases = EpochPhases(
+            wait=0.2,
+            plan=0.05,
+            source=0.12,
+            shuffle=0.08,
+            function=0.5 * own,
+            state=0.35 * own,
+            sink=0.15 * own,
+            commit=0.05,
+            output=0.05,
+        )
+        slow = WatermarkView("sessions", int(AT.timestamp() * 1000) - 65_000 - 900 * (number % 9))
         history(
             replace(
                 progress,
@@ -135,6 +143,11 @@ def sample_run(epochs: int = 40) -> RunHistory:
                 epoch_seconds=seconds,
                 epoch_rows=5000,
                 epoch_phases=phases,
+                lag_rows=12_000 + 700 * (number % 7),
+                watermarks=(
+                    replace(slow, held_by="clicks"),
+                    WatermarkView("join", None, "payments"),
+                ),
                 subtasks=subtasks(number),
             )
         )

@@ -44,7 +44,7 @@ def test_what_is_wrong_is_all_told_at_once_and_each_with_what_to_do(moorage, job
     def none(_environ):
         raise UserError("there is none on PATH; install Java")
 
-    monkeypatch.setattr(module, "java_home", none)
+    monkeypatch.setattr(module, "java_text", none)
     monkeypatch.setattr(module, "LEAST_FREE_BYTES", 1 << 60)
     text = job_file.read_text().replace("file://./state", "file://./none/state")
     job_file.write_text(text)

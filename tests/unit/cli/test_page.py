@@ -17,6 +17,7 @@ from moorage.cli import app as cli
 from moorage.cli import page as cli_page
 from moorage.driver.types import JobProgress, RunOutcome, RunResult
 from moorage.page.store_views import page_of_store
+from moorage_state.errors import UserError
 
 FINISHED = RunResult(RunOutcome.FINISHED, 41, 5, 1.0)
 
@@ -55,15 +56,26 @@ def test_a_run_shows_its_page_while_it_runs(moorage, job_file, free_port):
     seen = []
 
     def runner(_job, _directory, _options, heard):
-        heard(JobProgress(phase="running", epochs=1, epoch=41, epoch_rows=5))
+        known = JobProgress(configuration=(("Kept", "the newest 3"),))
+        heard(known)
+        heard(replace(known, phase="running", epochs=1, epoch=41, epoch_rows=5))
         with urlopen(f"http://localhost:{free_port}/", timeout=5) as answer:
             seen.append(answer.read().decode())
         return FINISHED
 
     status, _, err = moorage("run", job_file, "--page", free_port, runner=runner)
     assert status == 0, err
-    assert f"page: http://localhost:{free_port}" in err
+    assert err.count(f"page: http://localhost:{free_port}") == 1
     assert "epoch 41" in seen[0]
+
+
+def test_a_run_that_is_refused_names_no_page(moorage, job_file, free_port):
+    def runner(_job, _directory, _options, heard):
+        heard(JobProgress(message="looking"))
+        raise UserError("there is no savepoint of this name")
+
+    status, _, err = moorage("run", job_file, "--page", free_port, runner=runner)
+    assert (status, "no savepoint of this name" in err, "page:" in err) == (2, True, False)
 
 
 @pytest.mark.parametrize(("options", "port"), [((), 7780), (("--page", "99"), 99)])

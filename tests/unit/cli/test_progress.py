@@ -40,7 +40,7 @@ RUNNING = JobProgress(
 def test_a_line_says_where_the_run_is():
     assert plain_line(RUNNING, NOW) == (
         "running: epoch 42, 1,234,567 rows, 61 %, 98,765 rows/s, state 12.3 MiB, "
-        "checkpoint 7 (3s ago, 1.5 MiB written), restored from chk-5"
+        "checkpoint 7 (3s ago, 1.0 GiB, 1.5 MiB new), restored from chk-5"
     )
 
 
@@ -84,7 +84,7 @@ def test_a_line_names_what_is_being_restored_and_no_size_that_is_not_known():
         RUNNING, state_bytes=0, last_checkpoint=replace(checkpoint(), bytes_uploaded=0)
     )
     line = plain_line(unknown, NOW)
-    assert "98,765 rows/s, checkpoint 7 (3s ago), restored from chk-5" in line
+    assert "98,765 rows/s, checkpoint 7 (3s ago, 1.0 GiB), restored from chk-5" in line
     assert "0 B" not in line + render(unknown)
 
 

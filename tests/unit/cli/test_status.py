@@ -38,6 +38,7 @@ def running(sockets, job_file):  # noqa: ARG001 - they lie in that folder
     savepoint = SavepointView("before", "s3://s/before", 8, 80, 1 << 20, 1.0)
     marks = (WatermarkView("sessions", 5_000, "clicks"), WatermarkView("join", None, "payments"))
     progress = replace(progress, last_checkpoint=newest, last_savepoint=savepoint, watermarks=marks)
+    progress = replace(progress, epoch_began=now - timedelta(seconds=75))
     found = run_status("clicks", where, progress, now)
     with ControlServer(control_path(where), Requests(), StateLookups(), lambda: found):
         yield found
@@ -77,7 +78,7 @@ def test_what_a_job_was_asked_for_is_there_for_programs(moorage, willing, job_fi
     document = yaml.safe_load(out)
     assert (status, document["command"]) == (0, "savepoint")
     assert document["savepoint"]["url"] == "file:///s/friday"
-    assert "savepoint friday: epoch 80" in err
+    assert "savepoint friday: as of the end of epoch 80, 1.0 MiB, 1.0 s" in err
     status, out, _ = moorage("rescale", job_file, "3", "-o", form)
     document = yaml.safe_load(out)
     assert (status, document["job"], document["parallelism"]) == (0, "clicks", 3)
@@ -102,6 +103,7 @@ def test_a_job_that_runs_is_shown_as_a_tree(moorage, running, job_file):
         "│  ├─ sessions 0: key groups 0 to 31, 80,000 rows in, 36,000 out, state 1.0 MiB",
         "│  └─ join 2: key groups 64 to 95, 40,000 rows in, 36,000 out, state 3.0 MiB",
         "├─ rewinds: 1; checkpoints of this run: 9 completed, 1 failed",
+        "├─ epoch 41 under way for 1m15s",
         "├─ checkpoint: 9, 1m30s ago, epoch 90, 40.0 MiB",
         "└─ savepoint: before, epoch 80, 1.0 MiB",
     ):
@@ -152,6 +154,13 @@ def test_of_a_job_that_does_not_run_its_store_says_what_it_would_go_on_from(moor
 def test_of_a_job_that_never_ran_there_is_nothing_and_no_trace(moorage, job_file):
     status, out, err = moorage("status", job_file)
     assert (status, "└─ nothing to go on from: " in out, err) == (0, True, "")
+
+
+@pytest.mark.usefixtures("running")
+def test_a_folder_stands_for_the_job_in_it(moorage, job_file, monkeypatch):
+    monkeypatch.chdir(job_file.parent)
+    _, out, _ = moorage("status", ".", "-o", "json")
+    assert json.loads(out)["run"]["job"] == "clicks"
 
 
 @pytest.mark.usefixtures("sockets")

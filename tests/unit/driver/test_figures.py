@@ -133,14 +133,24 @@ def figures(clock):
     return Figures(cast("Any", Fleet()), clock)
 
 
-def outcome_of(first, second, sink=0.0):
+def outcome_of(first, second, sink=0.0, waits=0.0):
     acks = {
         ("count", i): Ack(
-            uid="count", subtask=i, run="r", epoch=1, rows_in=10, late_rows=i, seconds=seconds
+            uid="count",
+            subtask=i,
+            run="r",
+            epoch=1,
+            rows_in=10,
+            late_rows=i,
+            seconds=seconds + waits,
+            wait_seconds=waits,
+            state_seconds=seconds / 4,
+            sink_seconds=seconds / 8,
         )
         for i, seconds in enumerate((first, second))
     }
-    return EpochOutcome(acks, (Ack(uid="raw", subtask=0, run="r", epoch=1, seconds=sink),))
+    raw = Ack(uid="raw", subtask=0, run="r", epoch=1, seconds=sink, sink_seconds=sink)
+    return EpochOutcome(acks, (raw,))
 
 
 def test_subtasks_are_added_up_and_told_of_at_most_once_a_second(figures, clock):
@@ -159,17 +169,28 @@ def test_subtasks_are_added_up_and_told_of_at_most_once_a_second(figures, clock)
 
 def test_the_phases_of_an_epoch_are_all_of_its_time(figures, clock):
     clock.now = 10.0
-    timed = {"plan": 0.5, "run": 3.0, "commit": 1.0}
-    phases = figures.phases(outcome_of(1.0, 2.0, sink=0.25), timed, began=4.0, committed=9.0)
+    timed = {"plan": 0.5, "run": 3.0, "source": 0.5, "commit": 1.0}
+    # What subtasks wait for rows is Spark's time.
+    outcome = outcome_of(1.0, 2.0, sink=0.25, waits=0.1)
+    phases = figures.phases(outcome, timed, began=4.0, committed=9.0)
     assert phases.wait == 4.0
-    assert phases.subtasks == 2.25  # the slowest of each, one after the other
-    assert phases.spark == 0.75
+    # Of the slowest of each operator, one after the other.
+    assert (phases.function, phases.state, phases.sink) == (1.25, 0.5, 0.25 + 0.25)
+    assert (phases.source, phases.shuffle) == (0.5, 0.25)
     assert (phases.commit, phases.output) == (1.0, 1.0)
     assert sum(astuple(phases)) == pytest.approx(10.0)
 
 
 def test_subtasks_side_by_side_are_no_longer_than_the_job_they_are_of(figures, clock):
     clock.now = 3.0
-    timed = {"plan": 0.0, "run": 1.0, "commit": 0.0}
+    timed = {"plan": 0.0, "run": 1.0, "source": 0.2, "commit": 0.0}
     phases = figures.phases(outcome_of(0.9, 0.8, sink=0.7), timed, began=0.0, committed=1.0)
-    assert (phases.subtasks, phases.spark) == (1.0, 0.0)
+    assert phases.function + phases.state + phases.sink == pytest.approx(1.0)
+    assert (phases.source, phases.shuffle) == (0.0, 0.0)
+
+
+def test_sinks_without_an_operator_read_the_sources_themselves(figures):
+    raw = Ack(uid="raw", subtask=0, run="r", epoch=1, seconds=0.25, sink_seconds=0.25)
+    timed = {"plan": 0.0, "run": 1.0, "source": 0.0, "commit": 0.0}
+    phases = figures.phases(EpochOutcome({}, (raw,)), timed, began=0.0, committed=1.0)
+    assert (phases.source, phases.shuffle, phases.sink) == (0.75, 0.0, 0.25)

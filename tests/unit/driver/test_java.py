@@ -2,7 +2,7 @@
 
 import pytest
 
-from moorage.driver.java import java_home
+from moorage.driver.java import java_home, java_text
 from moorage_state.errors import UserError
 
 
@@ -28,6 +28,14 @@ def test_one_on_the_path_is_left_to_spark(release, tmp_path):
 def test_one_that_says_no_version_is_taken_at_its_word(release, tmp_path):
     assert java_home({"JAVA_HOME": str(release("a"))}, tmp_path) is None
     assert java_home({"PATH": str(release("b") / "bin")}, tmp_path) is None
+
+
+def test_people_are_told_which_one_it_is(release):
+    home = release("opt/java", "17.0.9")
+    assert java_text({"PATH": str(home / "bin")}) == f"17.0.9 at {home}"
+    assert java_text({"JAVA_HOME": str(home)}) == f"17.0.9 at {home}"
+    silent = release("opt/other")
+    assert java_text({"JAVA_HOME": str(silent)}) == f"a version that it does not say at {silent}"
 
 
 @pytest.mark.parametrize("place", ["usr/lib/jvm/java-21", "home/.sdkman/candidates/java/current"])

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from moorage.api.functions import KeyedProcessFunction
+from moorage.engine import outputs, range_access, subtask
 from moorage.engine.acks import (
     Ack,
     ReadRows,
@@ -20,7 +21,9 @@ from moorage.engine.acks import (
     tally,
     tally_of,
 )
+from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.outputs import FLUSH_ROWS
+from moorage.engine.subtask import run_subtask
 from moorage.engine.subtask_plan import Upstream
 from moorage.engine.task_failures import SubtaskFailure
 from moorage_state.descriptors import (
@@ -120,6 +123,70 @@ def test_an_attempt_changes_no_state_before_it_is_committed(operator, batch):
     second = operator.attempt(Count(), [batch(("a", 1))], downstream=1)
     assert second.rows == [("a", 1)]
     assert first.ack.delta == second.ack.delta
+
+
+class Clock:
+    """Goes on when it is told to; a look from where exchanges are timed takes a second."""
+
+    def __init__(self, look=0.0):
+        self.now = 0.0
+        self.look = look
+
+    def monotonic(self):
+        CLOCK.now += self.look
+        return CLOCK.now
+
+    def time_ns(self):
+        return int(1e9 * (100 + CLOCK.now))
+
+
+CLOCK = Clock()
+
+
+class Slow(Count):
+    def process(self, row, ctx):
+        CLOCK.now += 10
+        return super().process(row, ctx)
+
+
+class SlowSink:
+    def open_writer(self, _stage, _schema):
+        return self
+
+    def write(self, _batch):
+        CLOCK.now += 100
+
+    def finish(self):
+        CLOCK.now += 1000
+        return []
+
+
+def test_the_ack_says_what_time_went_into(operator, batch, head, monkeypatch):
+    CLOCK.now = 0.0
+    for module in (subtask, outputs):
+        monkeypatch.setattr(module, "time", CLOCK)
+    monkeypatch.setattr(range_access, "time", Clock(look=1.0))
+
+    def late():
+        yield head(start=[0])
+        yield batch(("a", 1))
+        CLOCK.now += 100_000
+        yield batch(("b", 2))
+
+    plan = operator.plan(Slow(), sinks=(("out", SlowSink()),))
+    *_, last = run_subtask(plan, late())
+    ack = decode_ack(last.column(ACK_COLUMN)[0].as_py())
+    assert ack.began_ms == 100_000
+    assert ack.sink_seconds == 1100
+    assert 0 < ack.state_seconds < 100
+    # Two looks at the clock for each exchange: one lies within what it took, and one before it.
+    assert ack.wait_seconds == 100_000
+    assert ack.seconds - ack.wait_seconds == 20 + 1100 + 2 * ack.state_seconds
+
+
+def test_rows_for_another_operator_say_no_times(operator, batch):
+    ack = operator.attempt(Count(), [batch(("a", 1))], downstream=1).ack
+    assert (ack.began_ms, ack.seconds, ack.state_seconds, ack.sink_seconds) == (0, 0, 0, 0)
 
 
 def test_a_subtask_without_rows_acknowledges_too(operator):

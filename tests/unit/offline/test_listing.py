@@ -116,7 +116,8 @@ def test_a_missing_savepoint_directory_does_not_hide_the_checkpoints(directory, 
     both = type(directories)(directories.checkpoints, f"file://{directory}-saves")
     found = list_snapshots(both, now)
     assert len(found.checkpoints) == 2
-    assert found.warnings[0] == f"no savepoints yet: savepointDir={both.savepoints}"
+    assert found.notes == [f"no savepoints yet: savepointDir={both.savepoints}"]
+    assert found.warnings == []
     gone = type(directories)(directories.checkpoints, f"file://{directory}/nas/saves")
     assert "no savepoints listed: " in list_snapshots(gone, now).warnings[0]
 

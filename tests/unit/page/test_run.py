@@ -15,7 +15,7 @@ from moorage_testing.page_samples import AT, GRAPH, new_run, sample_run, subtask
 
 from moorage.driver.lookups import StateLookups
 from moorage.driver.types import JobProgress
-from moorage.driver.views import FailureView, GraphView, NodeView, QueryableView
+from moorage.driver.views import FailureView, GraphView, NodeView, QueryableView, WatermarkView
 from moorage.engine.kv_states import UnknownKvState
 from moorage.page.charts import stacked
 from moorage.page.graph import columns_of, drawing_of
@@ -123,6 +123,30 @@ def test_the_parts_of_an_epoch_lie_on_each_other_and_end_at_the_bottom():
         "what took no time can be pointed at all the same"
     )
     assert first[0].title == "a, duration 4.0: plan 1.0, subtasks 3.0"
+
+
+def test_what_an_epoch_spent_its_time_on_is_told_apart():
+    duration = section_of(sample_run(), "epochs").charts[0]
+    told = [kind for kind, _ in duration.legend]
+    assert told == ["plan", "source", "shuffle", "function", "state", "sink", "commit", "output"]
+    assert {bar.kind for bar in duration.bars} == set(told)
+
+
+def test_how_far_the_job_is_behind_has_a_chart_of_rows_and_one_of_event_time():
+    rows, time = section_of(sample_run(), "epochs").charts[2:]
+    assert rows.label == "Lag: rows waiting in sources, the last 40: at most 16,200, newest 15,500"
+    assert time.label.startswith("Lag: event time behind the clock, the last 40: at most 1m12s")
+
+
+def test_a_lag_that_nobody_knows_has_no_chart_and_one_of_the_future_is_none():
+    history = RunHistory("clicks", wall_clock=lambda: AT)
+    history(JobProgress(epochs=1, epoch=1, watermarks=(WatermarkView("join", None, "clicks"),)))
+    assert len(section_of(history, "epochs").charts) == 2
+    ahead = WatermarkView("join", int(AT.timestamp() * 1000) + 60_000, "clicks")
+    history(JobProgress(epochs=2, epoch=2, watermarks=(ahead,), lag_rows=0))
+    rows, time = section_of(history, "epochs").charts[2:]
+    assert rows.label.endswith("the last 1: at most 0, newest 0")
+    assert time.label.endswith("the last 1: at most 0s, newest 0s")
 
 
 def test_a_checkpoint_opens_to_its_servers_slowest_first_and_its_largest_subtasks():
