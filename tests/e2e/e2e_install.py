@@ -16,7 +16,7 @@ import yaml
 
 from .e2e_cluster import Cluster, Namespace, wait_until
 
-__all__ = ["CHART", "install", "make_job_account", "replace_release"]
+__all__ = ["CHART", "install", "make_job_account", "other_settings", "replace_release"]
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "moorage"
@@ -54,6 +54,17 @@ def replace_release(
     _release(cluster, system, image, pull_policy, chart, crds=crds)
 
 
+@contextmanager
+def other_settings(cluster: Cluster, system: Namespace, **values: object) -> Iterator[None]:
+    """Have the operator run with other `settings` for a while."""
+    known = helm("get", "values", system.name, *_reach(cluster, system), "-o", "json")
+    _roll_out(cluster, system, CHART, {**json.loads(known), "settings": values})
+    try:
+        yield
+    finally:
+        _roll_out(cluster, system, CHART, json.loads(known))
+
+
 def _release(
     cluster: Cluster, system: Namespace, image: str, pull_policy: str, chart: Path, *, crds: bool
 ) -> None:
@@ -64,6 +75,10 @@ def _release(
         "resources": {"requests": {"cpu": "20m", "memory": "128Mi"}},
         "crds": {"enabled": crds},
     }
+    _roll_out(cluster, system, chart, values)
+
+
+def _roll_out(cluster: Cluster, system: Namespace, chart: Path, values: dict[str, Any]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(values, file)
         file.flush()

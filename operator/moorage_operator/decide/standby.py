@@ -284,7 +284,7 @@ def _compared(draft: Draft, report: DriverState, rules: Standby) -> _Judged:
     if _kept_up_for(draft) < report.load.seconds:
         text = (
             "it keeps up, and what it gives is compared once all of scaling.autoscaler.window is "
-            "since then; make that shorter, or upgrade.standby.catchUpTimeout longer"
+            "since then; a shorter one, or a longer upgrade.standby.catchUpTimeout, gives it time"
         )
         return _Judged("Behind", text)
     return _compared_output(report.load, old.load, percent) or rates

@@ -42,6 +42,9 @@ from moorage_operator.world import Meta, Revision, Room
 _REFERENCES = ("Secret", "ServiceAccount", "PriorityClass", "StatefulSparkSnapshot")
 _NO_KIND = ("no matches for kind", "doesn't have a resource type")
 _NO_RIGHT = "cannot create resource"
+_WHICH_CLUSTER = (
+    "ask for a right to get the namespace kube-system, or, of a job that runs, its ConfigMaps"
+)
 
 
 class NoCluster(Exception):
@@ -107,6 +110,10 @@ def pod_finding(
     name = pod_name(job.name, task.id)
     try:
         owner = _cluster_id(cluster, running)
+    except Refused as error:
+        text = f"no pod can be sent that knows whose state it may read, by the cluster: {error}"
+        return Finding(what, "unknown", text, _WHICH_CLUSTER)
+    try:
         request = request_of(JobRefs(running.meta, job.spec), task, owner)
         cluster.create(store_task_pod(refs, request, int(seconds)))
     except (Invalid, Refused) as error:
@@ -232,7 +239,7 @@ def _quotas(seen: "_Seen", running: Running, job: StatefulSparkJob) -> Iterator[
         yield Finding("quotas", "unknown", why)
         return
     try:
-        ranges = asyncio.run(seen.list("LimitRange", seen.namespace))
+        ranges = asyncio.run(seen.list("LimitRange", seen.namespace)) if quotas else []
     except ClusterError as error:
         text = f"what a LimitRange adds to containers is not counted: {error}"
         yield Finding("quotas", "unknown", text)

@@ -382,7 +382,8 @@ def test_what_the_pod_says_against_it_fails_the_command(moorage, kubectl, manife
 def test_a_pod_that_may_not_be_sent_is_said(moorage, manifest):
     status, out, _ = moorage("preflight", manifest(), "--pod")
     assert status == 0
-    assert "no pod can be sent: Error from server (NotFound): namespace not found" in out
+    assert "by the cluster: Error from server (NotFound): namespace not found" in out
+    assert "image and job: ask for a right to get the namespace kube-system" in out
 
 
 @pytest.mark.usefixtures("kubectl")

@@ -27,6 +27,9 @@ REFUSED = {
     "spec.state.local.path": {"spec.state.local": {"type": "HostPath"}},
     "spec.state.local.storageClassName": {"spec.state.local": {"type": "ReusedPVC", "size": "1Gi"}},
     "spec.upgrade.standby.observeFor": {"spec.upgrade.standby": {"observeFor": "30m"}},
+    "spec.upgrade.standby.catchUpTimeout": {
+        "spec.upgrade.standby": {"catchUpTimeout": "15m", "maxOutputDifferencePercent": 10}
+    },
     "spec.failurePolicy.backoff.initial": {"spec.failurePolicy.backoff": {"initial": "10m"}},
     "spec.application.env[0].value": {
         "spec.application.env": [{"name": "A", "value": "", "valueFrom": {"fieldRef": {}}}]
