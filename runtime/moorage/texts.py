@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+_YEAR_1990, _YEAR_2100 = 631_152_000, 4_102_444_800
+
 
 def size_text(number: float) -> str:
     """Return a number of bytes in the unit that suits it."""
@@ -39,13 +41,34 @@ def event_time_text(time_ms: int | None, now: datetime) -> str:
     """Event time in milliseconds, and how far it is behind the clock, or before it."""
     if time_ms is None:
         return "none yet"
+    unit = unit_of(time_ms)
+    looks = f" (a time in {unit}?)" if unit else ""
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
-        return f"{time_ms} ms"  # no calendar has it
+        return f"{moment_text(time_ms)}{looks}"
     seconds = int((now - moment).total_seconds())
     where = "behind" if seconds >= 0 else "before"
-    return f"{time_text(moment)}, {age_text(abs(seconds))} {where} the clock"
+    return f"{time_text(moment)}, {age_text(abs(seconds))} {where} the clock{looks}"
+
+
+def moment_text(time_ms: int) -> str:
+    """Milliseconds since 1970 UTC as a date, or as they are where no calendar has them."""
+    try:
+        return str(time_text(datetime.fromtimestamp(time_ms / 1000, UTC)))
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms"
+
+
+def unit_of(time_ms: int) -> str:
+    """The unit that a time seems to be in, taken for milliseconds; empty if it seems to be right.
+
+    In that unit it would be of the years 1990 to 2100: nobody means a time that far away.
+    """
+    for unit, per_second in (("seconds", 1), ("microseconds", 10**6), ("nanoseconds", 10**9)):
+        if _YEAR_1990 <= time_ms // per_second < _YEAR_2100:
+            return unit
+    return ""
 
 
 def age_text(seconds: int | None) -> str | None:

@@ -29,7 +29,7 @@ from moorage.cli.init import init
 from moorage.cli.output import Output, print_document, print_found
 from moorage.cli.page import PAGE_PORT, Runner, report, ui, watched
 from moorage.cli.preflight import preflight
-from moorage.cli.progress import Display, open_display, rows_text
+from moorage.cli.progress import Display, open_display
 from moorage.cli.render import render
 from moorage.cli.snapshots import snapshots
 from moorage.cli.state import state
@@ -452,7 +452,7 @@ def _summary(job: StatefulSparkJob, result: RunResult) -> str:
             f"spec.bounded to go on with input that came since; {again}, or go back with "
             f"--restore chk-<id>"
         )
-    rows = rows_text(result.rows_total, result.odd)
+    rows = result.odd.beside(result.rows_total)
     where = f"checkpoint {checkpoint.checkpoint_id}" if checkpoint else "no checkpoint"
     text = (
         f"{job.name} {result.outcome.value}: {rows} in {result.seconds:.1f} s, "

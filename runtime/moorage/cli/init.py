@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 import moorage
+from moorage.api.misplaced import did_you_mean
 from moorage.cli.output import print_pairs
 from moorage_state.errors import UserError
 
-Template = Literal["counting", "sessions", "dedup", "join", "kafka-to-parquet"]
 _SHORT_NAME = 40
 
 
@@ -27,26 +27,45 @@ class About:
     try_it: str
 
 
-_MORE = """It reads `in/1.json` and what comes into that folder later: write a file elsewhere,
-and move it in when it is whole. After five seconds, with the first checkpoint, there is output:"""
-_KAFKA = """It needs `pip install 'moorage[kafka]'`, brokers and a topic: put them into
-`spec.application.args` first. After five seconds, with the first checkpoint, there is output:"""
+_OUTPUT = """Output appears with the first checkpoint: some ten seconds for Spark to start, and
+five more, the `spec.checkpoint.interval` of `job.yaml`."""
+_MORE = f"""It reads `in/1.json` and what comes into that folder later: write a file elsewhere,
+and move it in when it is whole. {_OUTPUT}"""
+_VISITS = """A visit is given when a click more than half an hour later has come, of any user: of
+`in/1.json` two are, and the last one waits."""
+_UNPAID = """What is not paid goes to `out-unpaid`, once both inputs have rows of an hour later, or
+the one that is behind has brought none for ten seconds (`idle_after`)."""
+_KAFKA = f"""It needs `pip install 'moorage[kafka]'`, brokers and a topic: put them into
+`spec.application.args` first. {_OUTPUT}"""
 
-TEMPLATES: dict[Template, About] = {
+TEMPLATES: dict[str, About] = {
     "counting": About("Counts clicks of each user.", "in, out", _MORE),
-    "sessions": About("Joins clicks of each user into visits, by event time.", "in, out", _MORE),
+    "sessions": About(
+        "Joins clicks of each user into visits, by event time.", "in, out", f"{_MORE}\n{_VISITS}"
+    ),
     "dedup": About("Lets the first of all events with one id pass.", "in, out", _MORE),
     "join": About(
         "Puts orders together with their payments; says which are not paid in an hour.",
         "orders, payments, out",
         _MORE.replace("in/1.json", "orders/1.json` and `payments/1.json").replace(
             "that folder", "those folders"
-        ),
+        )
+        + f"\n{_UNPAID}",
     ),
     "kafka-to-parquet": About(
         "Writes a topic to Parquet files, each id once.", '"localhost:9092", events, out', _KAFKA
     ),
 }
+
+
+def _known(template: str) -> str:
+    """Refuse a template that there is not, with the one that may be meant."""
+    if template not in TEMPLATES:
+        meant = did_you_mean(template, TEMPLATES)
+        raise typer.BadParameter(
+            f"no template {template!r}{meant}; there are {', '.join(TEMPLATES)}"
+        )
+    return template
 
 
 def init(
@@ -55,7 +74,15 @@ def init(
     ],
     *,
     template: Annotated[
-        Template, typer.Option("--template", "-t", help="What to begin with.")
+        str,
+        typer.Option(
+            "--template",
+            "-t",
+            help="What to begin with.",
+            metavar="|".join(TEMPLATES),
+            callback=_known,
+            autocompletion=lambda: list(TEMPLATES),
+        ),
     ] = "counting",
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The job's name; DIR's if not given.")
@@ -88,7 +115,7 @@ def job_name(directory: Path) -> str:
     return name[:_SHORT_NAME].rstrip("-")
 
 
-def write(template: Template, directory: Path, name: str) -> list[Path]:
+def write(template: str, directory: Path, name: str) -> list[Path]:
     """Write a template's files, and return them.
 
     Raises UserError: the name is none for a job, or one of the files is there already; then

@@ -17,12 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from moorage.driver.types import JobProgress
-from moorage.driver.views import CheckpointView, OddRows
-from moorage.texts import size_text, snapshot_size_text
+from moorage.driver.views import CheckpointView
+from moorage.texts import moment_text, size_text, snapshot_size_text
 
 _BAR_WIDTH = 40
 _LONG_SECONDS = 5.0
 """Of an epoch: one that takes longer is told of before it ends."""
+_SILENT_EPOCHS = 3
+"""After so many one wonders where the output is."""
 
 
 def has_begun(progress: JobProgress) -> bool:
@@ -49,6 +51,8 @@ def plain_line(progress: JobProgress, now: datetime) -> str:
     ]
     if progress.restored_from is not None:
         parts.append(f"restored from {progress.restored_from}")
+    if (waits := _waits(progress)) is not None:
+        parts.append(waits)
     if progress.clock_behind_seconds:
         parts.append(_behind(progress))
     return ", ".join(parts)
@@ -83,18 +87,30 @@ def live_view(progress: JobProgress, now: datetime) -> RenderableType:
         table.add_row("restoring", progress.restoring_from)
     if progress.restored_from is not None:
         table.add_row("restored from", progress.restored_from)
+    if (waits := _waits(progress)) is not None:
+        table.add_row("output", waits)
     if progress.clock_behind_seconds:
         table.add_row("time", _behind(progress))
     return table
 
 
 def _rows(progress: JobProgress) -> str:
-    return rows_text(progress.rows_total, progress.odd)
+    return progress.odd.beside(progress.rows_total)
 
 
-def rows_text(total: int, odd: OddRows) -> str:
-    """Return how many rows there were, and what was odd about some of them."""
-    return f"{total:,} rows ({odd})" if str(odd) else f"{total:,} rows"
+def _waits(progress: JobProgress) -> str | None:
+    """What has given nothing, some epochs after its first rows, and which input it waits for."""
+    if progress.phase != "running" or progress.epochs < _SILENT_EPOCHS:
+        return None
+    for one in progress.watermarks:
+        mine = [each for each in progress.subtasks if each.uid == one.uid]
+        silent = not any(each.rows_out for each in mine) and any(each.rows_in for each in mine)
+        if one.held_by and silent:
+            reached = "no time of it so far"
+            if one.time_ms is not None:
+                reached = f"watermark {moment_text(one.time_ms)}"
+            return f"no output of {one.uid} yet: waits for {one.held_by} ({reached})"
+    return None
 
 
 def _behind(progress: JobProgress) -> str:

@@ -26,7 +26,7 @@ from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.redaction import redact
-from moorage.texts import duration_text
+from moorage.texts import duration_text, moment_text, unit_of
 from moorage_state.errors import UserError
 
 _TOLD_SECONDS = 1.0
@@ -84,6 +84,53 @@ def watermarks_of(now: Watermarks) -> tuple[WatermarkView, ...]:
             known = time_ms if time_ms > NO_WATERMARK else None
             views.append(WatermarkView(uid, known, now.held_by(uid)))
     return tuple(views)
+
+
+_YEAR_MS = 366 * 86_400_000
+_AHEAD = (
+    "the watermark has gone there and does not come back, so that rows with right times are late: "
+    "once corrected, begin from a checkpoint of before, or with another checkpointDir"
+)
+_UNITS = {
+    "seconds": (
+        "event time goes a thousand times too slowly, so windows and timers hardly end; convert "
+        "the column in transform before with_event_time: timestamp_seconds of pyspark.sql.functions"
+    ),
+    "microseconds": (
+        f"{_AHEAD}; convert a long in transform before with_event_time: timestamp_micros of "
+        f"pyspark.sql.functions; or declare as long what is a number of milliseconds in JSON: as a "
+        f"timestamp Spark takes numbers for seconds"
+    ),
+    "nanoseconds": (
+        f"{_AHEAD}; divide a long by a million in transform before with_event_time; or declare as "
+        f"long what is a number of microseconds in JSON: as a timestamp Spark takes numbers for "
+        f"seconds"
+    ),
+}
+
+
+def strange_times_of(now: Watermarks, now_ms: int) -> dict[str, str]:
+    """By clock whose newest event time can hardly be meant, what to tell of it.
+
+    Args:
+        now_ms: processing time.
+    """
+    found = {}
+    for name, one in now.inputs.items():
+        newest = one.newest
+        if newest is None:
+            continue
+        shown = f"input={name} newest={moment_text(newest)}"
+        if unit := unit_of(newest):
+            found[name] = (
+                f"event time seems to be in {unit}, taken for milliseconds: {shown}; {_UNITS[unit]}"
+            )
+        elif newest > now_ms + _YEAR_MS:
+            found[name] = (
+                f"event time is more than a year ahead of the clock: {shown}; {_AHEAD}; leave such "
+                f"rows out in transform before with_event_time"
+            )
+    return found
 
 
 def outputs_of(graph: JobGraph) -> tuple[SinkOutput, ...]:

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -66,6 +66,7 @@ class Reporter:
         self._recent: deque[tuple[float, int]] = deque([(clock(), 0)])
         self._restoring: float | None = None
         self._told_of_clock = False
+        self._told_of_times: set[str] = set()
         self.progress = JobProgress()
 
     # -- the run ---------------------------------------------------------------------------
@@ -268,6 +269,12 @@ class Reporter:
             self._told_of_clock = False
             _log.warning("processing time goes on: the clock has caught up")
         self._publish(clock_behind_seconds=behind, **more)
+
+    def strange_times(self, found: Mapping[str, str]) -> None:
+        """What is to be told of event times, by input; people are told once of each."""
+        for name in sorted(found.keys() - self._told_of_times):
+            self._told_of_times.add(name)
+            self.message(found[name])
 
     # -- checkpoints -----------------------------------------------------------------------
 

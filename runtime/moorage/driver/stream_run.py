@@ -21,7 +21,12 @@ from moorage.api.graph import Branch, JobGraph
 from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.context import DriverContext
 from moorage.driver.environment import RangesMove, StoppedWaiting
-from moorage.driver.figures import Figures, queryable_of, watermarks_of
+from moorage.driver.figures import (
+    Figures,
+    queryable_of,
+    strange_times_of,
+    watermarks_of,
+)
 from moorage.driver.manifests import (
     Boundary,
     CheckpointReport,
@@ -426,6 +431,8 @@ class StreamRun:
             subtasks=self._figures.take(outcome),
             watermarks=watermarks_of(self._runner.watermarks),
         )
+        strange = strange_times_of(self._runner.watermarks, self._runner.now_ms)
+        self._c.reporter.strange_times(strange)
         self._between_epochs()
 
     def _between_epochs(self) -> None:

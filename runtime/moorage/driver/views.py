@@ -3,6 +3,7 @@
 Called by everything that shows a run: the command line, the cluster's endpoint, tests.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -63,7 +64,8 @@ class OddRows:
 
     Attributes:
         late: input rows whose event time the watermark had reached.
-        late_dropped: rows that windows and joins dropped because they came too late.
+        late_dropped: rows that windows and joins dropped because they came too late; like `late`
+            they were processed, and are counted as rows.
         null_keys: rows that operators did not process because their key was null.
         null_rows: how many of these had nulls alone: input that Spark could not read.
         bad_times: rows that they did not process as they lacked the time that is declared.
@@ -84,16 +86,22 @@ class OddRows:
             self.late_dropped + other.late_dropped,
         )
 
-    def __str__(self) -> str:
-        """Such as "3 late, 1 with a null key"; empty where there are none."""
-        kinds = (
-            (self.late, "late"),
-            (self.late_dropped, "dropped as too late"),
+    def beside(self, rows: int) -> str:
+        """Such as "9 rows (3 late) and 2 not processed (2 with a null key)", of 9 that were."""
+        late = ((self.late, "late"), (self.late_dropped, "dropped as too late"))
+        odd = (
             (self.null_keys, "with a null key"),
-            (self.null_rows, "of nulls alone"),
+            (self.null_rows, "of these all null"),
             (self.bad_times, "without a time"),
         )
-        return ", ".join(f"{count:,} {kind}" for count, kind in kinds if count)
+        unprocessed = self.null_keys + self.bad_times
+        told = f"{rows:,} rows{_kinds(late)}"
+        return f"{told} and {unprocessed:,} not processed{_kinds(odd)}" if unprocessed else told
+
+
+def _kinds(counts: Iterable[tuple[int, str]]) -> str:
+    told = ", ".join(f"{count:,} {kind}" for count, kind in counts if count)
+    return f" ({told})" if told else ""
 
 
 @dataclass(frozen=True, slots=True)

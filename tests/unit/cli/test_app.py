@@ -257,7 +257,9 @@ def test_an_error_in_the_driver_thread_reaches_the_caller_unchanged(job_file):
 def test_the_summary_counts_what_was_odd_about_rows(moorage, job_file):
     finished = replace(FINISHED, odd=OddRows(late=3, null_keys=2))
     _, out, _ = moorage("run", job_file, runner=Recorder(finished))
-    assert "finished: 336,776 rows (3 late, 2 with a null key) in 41.3 s, " in out
+    assert (
+        "finished: 336,776 rows (3 late) and 2 not processed (2 with a null key) in 41.3 s, " in out
+    )
 
 
 def test_a_checkpoint_is_named_in_the_summary(moorage, job_file):

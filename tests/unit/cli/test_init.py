@@ -79,7 +79,10 @@ def test_a_template_that_is_not_there_is_refused_with_those_that_are(moorage, tm
     status, _, err = moorage("init", tmp_path / "new", "-t", "other")
     assert status == 2
     assert all(name in re.sub(r"[│\s]+", " ", err) for name in ("counting", "sessions"))
+    assert "did you mean" not in err
     assert not (tmp_path / "new").exists()
+    _, _, err = moorage("init", tmp_path / "new", "-t", "joins")
+    assert "no template 'joins'; did you mean join?" in re.sub(r"[│\s]+", " ", err)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@ import io
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from moorage.cli.progress import LiveDisplay, PlainDisplay, live_view, open_display, plain_line
 from moorage.driver.types import JobProgress
-from moorage.driver.views import CheckpointView, OddRows
+from moorage.driver.views import CheckpointView, OddRows, SubtaskView, WatermarkView
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC)
 
@@ -52,10 +53,46 @@ def test_a_line_says_that_processing_time_stands_still_while_it_does():
 
 
 def test_a_line_says_what_is_odd_about_rows_where_anything_is():
-    odd = replace(RUNNING, odd=OddRows(late=1_200, null_keys=1))
-    rows = "1,234,567 rows (1,200 late, 1 with a null key)"
-    assert f"epoch 42, {rows}, 61 %" in plain_line(odd, NOW)
-    assert rows in render(odd)
+    odd = OddRows(late=1_200, null_keys=5, null_rows=1, bad_times=2)
+    rows = "1,234,567 rows (1,200 late) and 7 not processed ("
+    kinds = "5 with a null key, 1 of these all null, 2 without a time)"
+    assert f"epoch 42, {rows}{kinds}, 61 %" in plain_line(replace(RUNNING, odd=odd), NOW)
+    assert rows in render(replace(RUNNING, odd=odd))
+    late = replace(RUNNING, odd=OddRows(late=3, late_dropped=2))
+    assert "rows (3 late, 2 dropped as too late), 61 %" in plain_line(late, NOW)
+
+
+def silent(rows_out=0, time_ms=None, held_by="payments", **changes):
+    """A run whose operator after another has rows, and gives some or none."""
+    pairs = SubtaskView("pair", 0, (0, 127), "", rows_in=9, rows_out=rows_out)
+    first = SubtaskView("first", 0, (0, 127), "", rows_in=9, rows_out=9)
+    marks = (WatermarkView("first", 0, "orders"), WatermarkView("pair", time_ms, held_by))
+    known: dict[str, Any] = {"epochs": 3, "subtasks": (first, pairs), "watermarks": marks}
+    return replace(RUNNING, **(known | changes))
+
+
+def test_a_line_says_why_nothing_comes_out():
+    told = "no output of pair yet: waits for payments"
+    assert plain_line(silent(), NOW).endswith(f", {told} (no time of it so far)")
+    at_ten = silent(time_ms=1_767_261_600_000)
+    assert plain_line(at_ten, NOW).endswith(f", {told} (watermark 2026-01-01 10:00:00Z)")
+    assert told in render(at_ten)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows_out": 1},
+        {"held_by": ""},
+        {"epochs": 2},
+        {"phase": "stopping"},
+        {"subtasks": ()},
+        {"subtasks": (SubtaskView("pair", 0, (0, 127), ""),)},
+        {"watermarks": ()},
+    ],
+)
+def test_a_line_says_so_only_where_rows_came_and_nothing_was_given_for_some_epochs(changes):
+    assert "no output" not in plain_line(silent(**changes), NOW)
 
 
 def test_a_run_that_has_just_begun_has_a_line_too():

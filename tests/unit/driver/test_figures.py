@@ -11,10 +11,10 @@ from moorage.api.foreach_sinks import ForeachCheckpoint
 from moorage.api.functions import KeyedProcessFunction, OutputTag
 from moorage.api.graph import Branch, InputNode, JobGraph, KeyedInput, OperatorNode, SinkNode
 from moorage.api.streams import DataStream
-from moorage.driver.figures import Figures, graph_view, outputs_of
+from moorage.driver.figures import Figures, graph_view, outputs_of, strange_times_of
 from moorage.driver.views import GraphView, NodeView
 from moorage.engine.acks import Ack, EpochOutcome
-from moorage.engine.event_time import Watermarks
+from moorage.engine.event_time import InputClock, Watermarks
 from moorage_state.server.operations import RangeSpec
 from moorage_state.snapshots import decode_snapshot, encode_manifest
 
@@ -194,3 +194,36 @@ def test_sinks_without_an_operator_read_the_sources_themselves(figures):
     timed = {"plan": 0.0, "run": 1.0, "source": 0.0, "commit": 0.0}
     phases = figures.phases(EpochOutcome({}, (raw,)), timed, began=0.0, committed=1.0)
     assert (phases.source, phases.shuffle, phases.sink) == (0.75, 0.0, 0.25)
+
+
+NOW_S = 1_795_000_000
+"""In November 2026."""
+YEAR_S = 366 * 86_400
+
+
+@pytest.mark.parametrize(
+    ("newest", "words"),
+    [
+        (NOW_S, ("in seconds, taken", "newest=1970-01-21 18:36:40Z;", "timestamp_seconds of")),
+        (NOW_S * 10**6, ("in microseconds, taken", "does not come back", "timestamp_micros of")),
+        (NOW_S * 10**9, ("in nanoseconds, taken", "does not come back", "divide a long by")),
+        (
+            (NOW_S + YEAR_S) * 1000 + 1,
+            ("a year ahead of the clock", "newest=2027-11", "leave such"),
+        ),
+    ],
+)
+def test_a_time_in_another_unit_is_told_with_its_input_and_what_to_do(newest, words):
+    clocks = {"clicks": InputClock(), "views": InputClock(), "none": InputClock()}
+    marks = Watermarks(clocks, {"op": {*clocks}})
+    heard = marks.after_epoch({"clicks": newest, "views": NOW_S * 1000})
+    ((name, told),) = strange_times_of(heard, NOW_S * 1000).items()
+    assert name == "clicks"
+    assert " input=clicks " in told
+    assert [word for word in words if word not in told] == []
+
+
+@pytest.mark.parametrize("newest", [0, 5_400_000, -5, NOW_S * 1000, (NOW_S + YEAR_S) * 1000])
+def test_a_time_that_may_be_meant_is_not_worth_a_word(newest):
+    heard = Watermarks({"in": InputClock()}, {"op": {"in"}}).after_epoch({"in": newest})
+    assert strange_times_of(heard, NOW_S * 1000) == {}

@@ -71,3 +71,11 @@ def test_what_is_restored_and_the_epoch_under_way_are_told_while_they_last(
     reporter.epoch_began()
     reporter.phase("rewinding")
     assert reporter.progress.epoch_began is None
+
+
+def test_of_each_input_with_strange_times_people_are_told_once(
+    reporter: Reporter, heard: list[JobProgress]
+) -> None:
+    for found in ({}, {"a": "of a"}, {"a": "of a, later"}, {"a": "of a", "b": "of b"}):
+        reporter.strange_times(found)
+    assert [progress.message for progress in heard] == ["of a", "of b"]

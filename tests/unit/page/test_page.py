@@ -76,7 +76,7 @@ def test_how_far_event_time_has_come_is_shown_with_what_it_waits_for():
     marks = (
         WatermarkView("sums", int(early), "clicks<"),
         WatermarkView("join", None, "payments"),
-        WatermarkView("odd", 1 << 61),
+        WatermarkView("odd", 1 << 62),
     )
     progress = JobProgress(graph=GraphView(()), watermarks=marks, lag_rows=1200)
     page = page_of_run(run_of(progress).facts(), NOW, str)
@@ -84,7 +84,7 @@ def test_how_far_event_time_has_come_is_shown_with_what_it_waits_for():
     assert graph.tables[-1].rows == [
         ("sums", "clicks<", "2026-11-23 11:58:55Z, 1m05s behind the clock"),
         ("join", "payments", "none yet"),
-        ("odd", "", f"{1 << 61} ms"),
+        ("odd", "", f"{1 << 62} ms"),
     ]
     html = html_of(run_of(progress))
     assert "clicks&lt;" in html
