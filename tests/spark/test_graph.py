@@ -83,7 +83,7 @@ def test_a_source_that_does_not_open_is_named(env, source, settings):
 
 
 def test_a_source_that_is_nearly_one_that_is_known_is_told_which(env):
-    with pytest.raises(UserError, match="did you mean format='json'"):
+    with pytest.raises(UserError, match="did you mean json"):
         env.read_stream("x", "jsn", path="/tmp", schema="a long")
 
 
