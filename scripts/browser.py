@@ -35,8 +35,12 @@ from moorage.page.server import PageServer
 
 ROOT = Path(__file__).parents[1]
 AXE = "axe-core@4.14.1"
-PICTURES = {"page-wide-light": ("page-light", 1700), "page-phone-dark": ("page-phone-dark", 1500)}
-"""Of these screenshots docs/images has the upper part: under which name, and how much of it."""
+PICTURES: dict[tuple[str, str], tuple[str, int]] = {
+    ("page-wide-light", "body"): ("page-light", 1700),
+    ("page-wide-light", "#epochs .charts"): ("page-epochs-light", 520),
+    ("page-phone-dark", "body"): ("page-phone-dark", 1500),
+}
+"""Of these views docs/images has a part: from where on, under which name, and how much of it."""
 _START_SECONDS = 30.0
 _VIEWS = tuple(itertools.product(("light", "dark"), (("wide", 1280), ("phone", 390))))
 _WIDER = """[...document.querySelectorAll("body *:not(.wide *):not(.skip)")]
@@ -173,9 +177,12 @@ async def look(urls: dict[str, str], out: Path, pictures: Path | None) -> int:
             await tab.run(_DRAWN)
             view = f"{page}-{name}-{theme}"
             (out / f"{view}.png").write_bytes(await shoot(tab))
-            if pictures is not None and view in PICTURES:
-                picture, height = PICTURES[view]
-                clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+            for (of, begin), (picture, most) in PICTURES.items():
+                if of != view or pictures is None:
+                    continue
+                place = f"document.querySelector({begin!r}).getBoundingClientRect()"
+                y, high = await tab.run(f"(b => [b.y, b.height])({place})")
+                clip = {"x": 0, "y": y, "width": width, "height": min(high, most), "scale": 1}
                 with Image.open(BytesIO(await shoot(tab, clip=clip))) as shown:
                     shown.quantize(128).save(pictures / f"{picture}.png", optimize=True)
             await tab.run("document.querySelectorAll('details').forEach(d => d.open = true)")

@@ -354,6 +354,12 @@ class DriverState(Report):
     lineage: str = ""
     fence: _Count = 0
     epoch: _Count = 0
+    watermark: Moment | None = None
+    """Of the operator whose event time is furthest behind; none before any has shown one."""
+    watermark_of: str = ""
+    """Its uid."""
+    watermark_held_by: str = ""
+    """The input that it waits for."""
     rows_total: _Count = 0
     rows_per_second: _Number = 0.0
     busy_ratio: _Number = 0.0

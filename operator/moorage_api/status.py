@@ -328,6 +328,12 @@ class JobView(Report):
     input_rows_per_second: str = ""
     busy_ratio: str = ""
     state_bytes: int = 0
+    watermark: Moment | None = None
+    """Of the operator whose event time is furthest behind; none before any has shown one."""
+    watermark_of: str = ""
+    """Its uid."""
+    watermark_held_by: str = ""
+    """The input that it waits for."""
 
 
 class ExecutorStatus(Report):

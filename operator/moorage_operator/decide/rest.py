@@ -35,6 +35,9 @@ _FIGURES = frozenset(
         "load",
         "state_bytes",
         "tasks_running",
+        "watermark",
+        "watermark_of",
+        "watermark_held_by",
     }
 )
 _OF_CHECKPOINTS = frozenset({"last_checkpoint", "completed_checkpoints"})

@@ -57,6 +57,9 @@ def _without_figures(status: JobStatus) -> JobStatus:
             "input_rows_per_second": "",
             "busy_ratio": "",
             "state_bytes": 0,
+            "watermark": None,
+            "watermark_of": "",
+            "watermark_held_by": "",
         }
     )
     update: dict[str, Any] = {"snapshots": plain, "job": job}
@@ -176,6 +179,9 @@ def _job(draft: Draft, report: DriverState) -> JobView:
         input_rows_per_second=f"{report.rows_per_second:.1f}",
         busy_ratio=f"{report.busy_ratio:.2f}",
         state_bytes=report.state_bytes,
+        watermark=report.watermark,
+        watermark_of=report.watermark_of,
+        watermark_held_by=report.watermark_held_by,
     )
 
 

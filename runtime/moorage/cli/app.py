@@ -12,11 +12,10 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -31,6 +30,7 @@ from moorage.cli.page import PAGE_PORT, Runner, report, ui, watched
 from moorage.cli.preflight import preflight
 from moorage.cli.progress import Display, open_display
 from moorage.cli.render import render
+from moorage.cli.savepoint import ordered, taken
 from moorage.cli.snapshots import snapshots
 from moorage.cli.state import state
 from moorage.cli.status import status
@@ -38,7 +38,7 @@ from moorage.cli.store import store
 from moorage.cli.uninstall import uninstall
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.redaction import redact
-from moorage.texts import age_text, duration_text, size_text
+from moorage.texts import duration_text, size_text
 from moorage_api import (
     ManifestError,
     StatefulSparkJob,
@@ -46,9 +46,6 @@ from moorage_api import (
     local_run_report,
 )
 from moorage_state.errors import MoorageError
-
-if TYPE_CHECKING:
-    from moorage.driver.run_status import RunStatus
 
 # SIGHUP: the terminal was closed; SIGTERM: a shutdown, `kill`, `docker stop`.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -240,6 +237,7 @@ def run(
         ),
     ] = PAGE_PORT,
     no_page: Annotated[bool, typer.Option("--no-page", help="Serve no page.")] = False,
+    output: Output = "table",
 ) -> None:
     """Run a job on this machine, without Kubernetes; Ctrl-C takes a last checkpoint."""
     job = checked_job(manifest, "local")
@@ -258,8 +256,8 @@ def run(
         with watched(_driver(), job, None if no_page else page, _complain) as runner:
             result = run_session(runner, job, manifest.absolute().parent, options, display)
     except KeyboardInterrupt:
-        _quit_now(job, display.progress, time.monotonic() - began)
-    typer.echo(_summary(job, result))
+        _quit_now(job, display.progress, time.monotonic() - began, output)
+    _tell(job, result, output)
 
 
 @app.command()
@@ -275,13 +273,16 @@ def savepoint(
     stop: Annotated[
         bool, typer.Option("--stop", help="End the job with it, after publishing all output.")
     ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait for it (the default), or order it alone.")
+    ] = True,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, help="How long to wait for it.")
     ] = 1800.0,
     output: Output = "table",
 ) -> None:
     """Take a savepoint of a job that `moorage run` runs on this machine; prints its address."""
-    from moorage.driver.control import ask_for_savepoint, ask_for_status, control_path
+    from moorage.driver.control import control_path
     from moorage.driver.requests import SavepointRequest, check_name
     from moorage.driver.settings import JobSettings
 
@@ -291,9 +292,13 @@ def savepoint(
     settings.savepoint_url(name)
     request = SavepointRequest(name, "native" if native else "canonical", stop)
     door = control_path(settings.checkpoint_dir)
-    now = ask_for_status(door, timeout)
-    _complain(f"savepoint {name}: {_awaited(now)}")
-    view = ask_for_savepoint(door, request, timeout)
+    view = taken(door, request, timeout) if wait else ordered(door, request)
+    if view is None:
+        where = settings.savepoint_url(name)
+        _complain(f"ordered: savepoint {name}; look for it: moorage status {manifest}")
+        fields = {"savepoint": None, "ordered": {"name": name, "url": where}}
+        print_found("savepoint", fields, output, lambda _: typer.echo(where))
+        return
     print_found("savepoint", {"savepoint": view}, output, lambda _: typer.echo(view.url))
     _complain(
         f"savepoint {view.name}: as of the end of epoch {view.epoch}, "
@@ -396,17 +401,7 @@ def run_app() -> int:
     return ExitCode.OK
 
 
-def _awaited(now: "RunStatus") -> str:
-    """What a savepoint waits for."""
-    if now.phase != "running":
-        return f"waiting for the end of {now.phase}"
-    if now.epoch_began is None:
-        return f"taken as of now, after epoch {now.epoch}, or of a later epoch if one begins first"
-    age = age_text(max(0, int((datetime.now(UTC) - now.epoch_began).total_seconds())))
-    return f"waiting for epoch {now.epoch + 1} to end, under way for {age}"
-
-
-def _quit_now(job: StatefulSparkJob, at: JobProgress, seconds: float) -> NoReturn:
+def _quit_now(job: StatefulSparkJob, at: JobProgress, seconds: float, output: Output) -> NoReturn:
     """End at once; of a job that has finished nothing is lost."""
     status = ExitCode.INTERRUPTED
     if at.phase == "finished":
@@ -414,7 +409,7 @@ def _quit_now(job: StatefulSparkJob, at: JobProgress, seconds: float) -> NoRetur
         finished = RunResult(
             RunOutcome.FINISHED, at.epoch, at.rows_total, seconds, at.last_checkpoint, odd=at.odd
         )
-        typer.echo(_summary(job, finished))
+        _tell(job, finished, output)
     else:
         told = "no last checkpoint, the next run goes on from the one before"
     _complain(f"interrupted; {told}")
@@ -434,6 +429,12 @@ def _driver() -> Runner:
         _complain(f"{error.name} is not installed; run: pip install 'moorage[run]'")
         raise typer.Exit(ExitCode.INTERNAL) from error
     return run_job
+
+
+def _tell(job: StatefulSparkJob, result: RunResult, output: Output) -> None:
+    """Print how a run ended."""
+    found = {"job": job.name, "run": result}
+    print_found("run", found, output, lambda _: typer.echo(_summary(job, result)))
 
 
 def _summary(job: StatefulSparkJob, result: RunResult) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
+from moorage.cli.completion import job_names, snapshot_names
 from moorage.cli.exit_codes import ExitCode
 from moorage.cli.kubectl import JOBS, SNAPSHOTS, Cluster, Json, Refused, condition, kubectl_of
 from moorage.cli.output import (
@@ -24,7 +25,7 @@ from moorage.cli.output import (
     print_table,
     stoppable,
 )
-from moorage.texts import age_text, size_text
+from moorage.texts import age_text, event_time_text, size_text
 from moorage_api import API_VERSION
 from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
@@ -38,11 +39,14 @@ Context = Annotated[
     str | None,
     typer.Option("--context", metavar="NAME", help="As kubectl has it.", show_default=False),
 ]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="The name of a StatefulSparkJob.")]
+JobName = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="The name of a StatefulSparkJob.", autocompletion=job_names),
+]
 Timeout = Annotated[
     float, typer.Option(metavar="SECONDS", min=1, help="How long to wait; 0.5 h by default.")
 ]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Order it, and do not wait for it.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for it, or order it alone.")]
 
 plugin = typer.Typer(
     name="kubectl moorage",
@@ -130,6 +134,12 @@ def tree(look: Look, now: datetime) -> Iterator[str]:
     rates = f"{driver.get('inputRowsPerSecond', '0')} rows/s, busy {driver.get('busyRatio', '0')}"
     size = size_text(driver.get("stateBytes", 0))
     yield f"├─ stream: epoch {driver.get('epoch', 0)}, {rates}, state {size}"
+    if mark := driver.get("watermark"):
+        moment = int(datetime.fromisoformat(mark).timestamp() * 1000)
+        held_by = driver.get("watermarkHeldBy")
+        waits = f", waits for {held_by}" if held_by else ""
+        told = event_time_text(moment, now)
+        yield f"├─ watermark of {driver.get('watermarkOf')}: {told}{waits}"
     groups = f"{scaling.get('observedParallelism') or '-'} subtasks"
     yield f"├─ {groups} of {scaling.get('maxParallelism') or '-'} key groups"
     for pod in look.pods:
@@ -216,7 +226,10 @@ def _cluster(namespace: str | None, context: str | None) -> Cluster:
 
 @plugin.command()
 def status(
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="All jobs without it.")] = None,
+    job: Annotated[
+        str | None,
+        typer.Argument(metavar="[JOB]", help="All jobs without it.", autocompletion=job_names),
+    ] = None,
     *,
     namespace: Namespace = None,
     context: Context = None,
@@ -317,7 +330,7 @@ def savepoint(
     *,
     namespace: Namespace = None,
     context: Context = None,
-    no_wait: NoWait = False,
+    wait: Wait = True,
     timeout: Timeout = 1800.0,
     output: Output = "table",
 ) -> None:
@@ -333,7 +346,7 @@ def savepoint(
         }
     )
     told = f"kubectl moorage history {job}"
-    if no_wait:
+    if not wait:
         complain(f"ordered: job={job} snapshot={_name(made)}; {told}")
         if output != "table":
             print_document("savepoint", {"job": job, "snapshot": _entry(made)}, output)
@@ -363,7 +376,7 @@ def rescale(
     *,
     namespace: Namespace = None,
     context: Context = None,
-    no_wait: NoWait = False,
+    wait: Wait = True,
     timeout: Timeout = 1800.0,
     output: Output = "table",
 ) -> None:
@@ -375,15 +388,20 @@ def rescale(
 
     change = {"spec": {"scaling": {"parallelism": parallelism}}}
     cluster = _cluster(namespace, context)
-    found = _order(cluster, job, change, settled, no_wait=no_wait, timeout=timeout)
-    _tell("rescale", found, output, done=not no_wait)
+    found = _order(cluster, job, change, settled, wait=wait, timeout=timeout)
+    _tell("rescale", found, output, done=wait)
 
 
 @plugin.command()
 def restore(
     job: JobName,
     source: Annotated[
-        str, typer.Argument(metavar="SNAPSHOT|chk-N|URL", help="See kubectl moorage history JOB.")
+        str,
+        typer.Argument(
+            metavar="SNAPSHOT|chk-N|URL",
+            help="See kubectl moorage history JOB.",
+            autocompletion=snapshot_names,
+        ),
     ],
     *,
     namespace: Namespace = None,
@@ -392,7 +410,7 @@ def restore(
     allow_non_restored_state: Annotated[
         bool, typer.Option(help="State of operators that the job no longer has may be left.")
     ] = False,
-    no_wait: NoWait = False,
+    wait: Wait = True,
     timeout: Timeout = 1800.0,
     output: Output = "table",
 ) -> None:
@@ -411,8 +429,8 @@ def restore(
         return bool(done >= nonce) and _is_ready(seen)
 
     change = {"spec": {"restore": chosen}}
-    now = _order(cluster, job, change, settled, no_wait=no_wait, timeout=timeout)
-    _tell("restore", now, output, done=not no_wait)
+    now = _order(cluster, job, change, settled, wait=wait, timeout=timeout)
+    _tell("restore", now, output, done=wait)
 
 
 def _restore_of(cluster: Cluster, job: Json, source: str) -> Json:
@@ -455,14 +473,14 @@ def _desiring(name: str, state: Desired, told: str) -> None:
         *,
         namespace: Namespace = None,
         context: Context = None,
-        no_wait: NoWait = False,
+        wait: Wait = True,
         timeout: Timeout = 1800.0,
         output: Output = "table",
     ) -> None:
         change = {"spec": {"desiredState": state}}
         cluster = _cluster(namespace, context)
-        found = _order(cluster, job, change, settled, no_wait=no_wait, timeout=timeout)
-        _tell(name, found, output, done=not no_wait)
+        found = _order(cluster, job, change, settled, wait=wait, timeout=timeout)
+        _tell(name, found, output, done=wait)
 
 
 _desiring("suspend", "Suspended", "Stop a job with its state kept; see resume.")
@@ -475,13 +493,13 @@ def _order(
     change: Json,
     settled: Callable[[Json], bool],
     *,
-    no_wait: bool,
+    wait: bool,
     timeout: float,
 ) -> Json:
     """Change the spec of a job, and wait until it is so; what it was when this was over."""
     now = cluster.patch(JOBS, job, change)
     told = f"kubectl moorage status {job}"
-    if no_wait:
+    if not wait:
         complain(f"ordered: job={job}; {told}")
         return now
     with stoppable(f"what was ordered goes on: {told}"):

@@ -12,7 +12,7 @@ import typer
 
 import moorage
 from moorage.api.misplaced import did_you_mean
-from moorage.cli.output import print_pairs
+from moorage.cli.output import Output, print_document, print_pairs
 from moorage_state.errors import UserError
 
 _SHORT_NAME = 40
@@ -87,9 +87,15 @@ def init(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The job's name; DIR's if not given.")
     ] = None,
+    output: Output = "table",
 ) -> None:
     """Write the files of a new job: code, manifest, README, Dockerfile, input to try it with."""
-    made = write(template, directory, name or job_name(directory))
+    chosen = name or job_name(directory)
+    made = write(template, directory, chosen)
+    if output != "table":
+        fields = {"job": chosen, "template": template, "directory": str(directory)}
+        print_document("init", {**fields, "files": list(map(str, made))}, output)
+        return
     typer.echo(f"{TEMPLATES[template].text}\n")
     print_pairs({f"  {path.relative_to(directory)}": _WHAT.get(path.name, "") for path in made})
     typer.echo(f"\nnext: cd {directory} && moorage run job.yaml")

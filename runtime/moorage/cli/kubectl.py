@@ -7,14 +7,11 @@ With the user's own rights and context. Called by the plugin (`cluster_jobs`), b
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from rich.console import Console
-
-from moorage.cli.output import complain, one_line
+from moorage.cli.output import waiting_bar
 
 JOBS, SNAPSHOTS = "statefulsparkjobs.moorage.dev", "statefulsparksnapshots.moorage.dev"
 OPERATORS = "app.kubernetes.io/part-of=moorage"
@@ -117,7 +114,7 @@ class Cluster:
         Raises Refused: not in `seconds`.
         """
         end = self._clock() + seconds
-        with _spinner() as show:
+        with waiting_bar() as show:
             while left := self._patiently(partial(self.list, kind, everywhere=True)):
                 show(f"{kind}: {len(left)} are being deleted")
                 if self._clock() >= end:
@@ -133,7 +130,7 @@ class Cluster:
         Raises Refused: not in `seconds`.
         """
         end, told = self._clock() + seconds, None
-        with _spinner() as show:
+        with waiting_bar() as show:
             while True:
                 found = self._patiently(partial(self.get, kind, name))
                 now = outcome(found)
@@ -165,17 +162,6 @@ class Cluster:
         if answer.returncode:
             raise Refused(last_line(answer.stderr))
         return answer.stdout
-
-
-@contextmanager
-def _spinner() -> Iterator[Callable[[str], None]]:
-    """Shows one line that changes on a terminal, and lines elsewhere."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield complain
-        return
-    with console.status("") as status:
-        yield lambda text: status.update(one_line(text))
 
 
 def condition(found: Json, kind: str) -> Json:

@@ -18,7 +18,15 @@ import msgspec
 import typer
 import yaml
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from moorage.cli.exit_codes import ExitCode
 from moorage.redaction import redact
@@ -116,6 +124,45 @@ def progress_bar(label: str, unit: Literal["bytes", "ranges"]) -> Iterator[Calla
             bar.update(task, advance=more, total=total)
 
         yield advance
+
+
+@contextmanager
+def waiting_bar(say: Callable[[str], None] = complain) -> Iterator[Callable[..., None]]:
+    """A bar on a terminal for what somebody else does, with what he says; lines elsewhere.
+
+    Gives a function of (text, how many are done, of how many, more); without numbers the bar
+    swings. A text is a line when it is new; `more` changes all the time, and is for the bar alone.
+
+    Args:
+        say: prints a line where there is no terminal.
+    """
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        told: list[str] = []
+
+        def line(text: str, _done: int = 0, _of: int | None = None, _more: str = "") -> None:
+            if told[-1:] != [text]:
+                told.append(text)
+                say(text)
+
+        yield line
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[count]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None, count="")
+
+        def show(text: str, done: int = 0, of: int | None = None, more: str = "") -> None:
+            count = "" if of is None else f"{done}/{of}"
+            told = one_line(text + more)
+            bar.update(task, description=told, completed=done, total=of, count=count)
+
+        yield show
 
 
 @contextmanager

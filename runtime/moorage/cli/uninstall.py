@@ -22,7 +22,7 @@ from moorage.cli.kubectl import (
     kubectl_of,
     last_line,
 )
-from moorage.cli.output import complain, print_table, stoppable
+from moorage.cli.output import Output, complain, print_document, print_table, stoppable
 from moorage_state.errors import UserError
 
 _HELM_SECONDS = 600.0
@@ -74,18 +74,27 @@ def uninstall(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, help="For the jobs' final savepoints.")
     ] = 1800.0,
+    output: Output = "table",
 ) -> None:
     """Take the operator off a cluster; jobs go on, and what is stored stays."""
+    if output != "table" and not yes:
+        raise UserError(f"nobody is asked where a program reads: output={output}; add --yes")
     asked = Asked(release, namespace, jobs, definitions)
     cluster, helm = Cluster(kubectl_of(context)), helm_of(context)
     try:
         found = look(cluster, asked)
         found = replace(found, release=_is_installed(cluster, helm, asked))
-        print_table(("WHAT", "NAMESPACE", "NAME", "WHAT BECOMES OF IT"), list(plan(asked, found)))
+        rows = list(plan(asked, found))
+        if output == "table":
+            print_table(("WHAT", "NAMESPACE", "NAME", "WHAT BECOMES OF IT"), rows)
         if not yes:
             typer.confirm("Go on?", abort=True)
         with stoppable("what was deleted is gone; the same command goes on"):
             carry_out(cluster, helm, asked, found, timeout)
+        if output != "table":
+            names = ("what", "namespace", "name", "outcome")
+            done = [dict(zip(names, row, strict=True)) for row in rows]
+            print_document("uninstall", {"done": done}, output)
     except Refused as error:
         raise UserError(str(error)) from error
 

@@ -8,7 +8,7 @@ the driver (as its listener), by the endpoint and by `main`.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,7 +18,13 @@ import pyspark
 from moorage.cluster.load import LoadWindow
 from moorage.driver.requests import JobRequest, Requests, Stopped, StopRequest
 from moorage.driver.types import JobProgress
-from moorage.driver.views import CheckpointRecord, CheckpointView, FailureView, SavepointView
+from moorage.driver.views import (
+    CheckpointRecord,
+    CheckpointView,
+    FailureView,
+    SavepointView,
+    WatermarkView,
+)
 from moorage_api.driver import (
     DRIVER_FORMAT,
     CheckpointSummary,
@@ -39,6 +45,8 @@ _MAX_EPOCHS = 10_000
 _MAX_TEXT = 2_000
 _OUTDATED_SECONDS = 300.0
 _STEP = timedelta(seconds=1)
+_END_MS = int(datetime(3000, 1, 1, tzinfo=UTC).timestamp() * 1000)
+"""Where the times of reports end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +183,7 @@ class Board:
         now = self.progress
         busy, rate = self.rates()
         executors, answered_at = now.executors, self._times.now()
+        watermark, uid, held_by = _furthest_behind(now.watermarks)
         return DriverState(
             attempt=self.attempt.number,
             job_uid=self.attempt.job_uid,
@@ -184,6 +193,9 @@ class Board:
             lineage=now.lineage,
             fence=now.fence,
             epoch=now.epoch,
+            watermark=watermark,
+            watermark_of=self._clean(uid),
+            watermark_held_by=self._clean(held_by),
             rows_total=now.rows_total,
             rows_per_second=rate,
             busy_ratio=busy,
@@ -403,6 +415,18 @@ def _runs_anew(before: JobProgress, now: JobProgress) -> bool:
     return before.phase in {"starting", "restoring", "rewinding"} or (
         before.parallelism != now.parallelism
     )
+
+
+def _furthest_behind(watermarks: Sequence[WatermarkView]) -> tuple[datetime | None, str, str]:
+    """The watermark that is furthest behind, whose it is, and what it waits for.
+
+    Nothing also for one that no report can have: event time is anything that a row says.
+    """
+    known = [(one.time_ms, one.uid, one.held_by) for one in watermarks if one.time_ms is not None]
+    time_ms, uid, held_by = min(known, default=(-1, "", ""))
+    if not 0 <= time_ms < _END_MS:
+        return None, "", ""
+    return datetime.fromtimestamp(time_ms / 1000, UTC), uid, held_by
 
 
 def error_code(error: BaseException) -> str:

@@ -113,7 +113,9 @@ class Checkpointer:
         self._reporter = reporter
         self._clock = clock
         manifests = ManifestMaker(settings, graph, writer, run, reporter.progress.graph)
-        self._snapshots = SnapshotWriter(graph, store, writer, fleet, manifests, clock)
+        self._snapshots = SnapshotWriter(
+            graph, store, writer, fleet, manifests, clock, reporter.saving
+        )
         self._background = Background()
         self._materialization = (
             Materialization(settings.changelog, fleet, self._background, reporter, clock)

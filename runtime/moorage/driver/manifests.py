@@ -9,6 +9,7 @@ import datetime
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyspark
@@ -401,6 +402,7 @@ class SnapshotWriter:
         fleet: RangeFleet,
         manifests: ManifestMaker,
         clock: Callable[[], float],
+        saving: Callable[[int, int, int], None],
     ) -> None:
         self._graph = graph
         self._store = store
@@ -408,6 +410,7 @@ class SnapshotWriter:
         self._fleet = fleet
         self._manifests = manifests
         self._clock = clock
+        self._saving = saving
 
     def upload(self, work: Work) -> FleetUpload:
         """Bring all ranges to the store."""
@@ -451,6 +454,7 @@ class SnapshotWriter:
             url,
             operators,
             canonical=work.options.format is SavepointFormat.CANONICAL,
+            told=partial(self._saving, work.checkpoint_id),
         )
         saved = dataclasses.replace(saved, source=source)
         return _below(saved, folder) if folder else saved

@@ -62,7 +62,8 @@ class Reporter:
     ) -> None:
         self._listener = listener
         self._clock = clock
-        self._lock = threading.Lock()
+        # Twice by one thread: records are changed and published in one step.
+        self._lock = threading.RLock()
         self._recent: deque[tuple[float, int]] = deque([(clock(), 0)])
         self._restoring: float | None = None
         self._told_of_clock = False
@@ -290,7 +291,12 @@ class Reporter:
             "InProgress",
             datetime.fromtimestamp(checkpoint.timestamp, UTC),
         )
-        self._publish(checkpoints=(record, *self.progress.checkpoints)[:HISTORY])
+        with self._lock:
+            self._publish(checkpoints=(record, *self.progress.checkpoints)[:HISTORY])
+
+    def saving(self, checkpoint_id: int, done: int, of: int) -> None:
+        """So many state servers have written their part of a savepoint."""
+        self._record(checkpoint_id, {}, servers=(done, of))
 
     def completed(self, checkpoint: CompletedCheckpoint) -> None:
         """See `CheckpointTracker`."""
@@ -358,7 +364,7 @@ class Reporter:
             )
             old = (replace(r, parts=()) if r.parts else r for r in records[DETAILED:])
             records = (*records[:DETAILED], *old)
-        self._publish(checkpoints=records, **more)
+            self._publish(checkpoints=records, **more)
 
     def _publish(self, **changes: object) -> None:
         with self._lock:

@@ -21,6 +21,8 @@ class RunStatus:
     Attributes:
         pid: of the process that runs it.
         epoch_began: when the epoch that is under way began; None between two.
+        saving: of a savepoint that is under way, how many state servers have written their part,
+            and how many are to.
         watermarks: of operators that have event time.
         subtasks: of operators, and of sinks without one; see `SubtaskView`.
     """
@@ -50,6 +52,7 @@ class RunStatus:
     at: datetime
     watermarks: tuple[WatermarkView, ...] = ()
     epoch_began: datetime | None = None
+    saving: tuple[int, int] | None = None
 
 
 def run_status(job: str, checkpoint_dir: str, now: JobProgress, at: datetime) -> RunStatus:
@@ -80,4 +83,10 @@ def run_status(job: str, checkpoint_dir: str, now: JobProgress, at: datetime) ->
         at=at,
         watermarks=now.watermarks,
         epoch_began=now.epoch_began,
+        saving=_saving(now),
     )
+
+
+def _saving(now: JobProgress) -> tuple[int, int] | None:
+    under_way = (one.servers for one in now.checkpoints if one.state == "InProgress")
+    return next(filter(None, under_way), None)

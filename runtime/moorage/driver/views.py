@@ -312,6 +312,8 @@ class CheckpointRecord:
         pause_seconds: for which the job stood still, while its state was linked.
         upload_seconds: for which it was brought to the store, beside the epochs.
         parts: by whom; of the latest ones alone.
+        servers: of a savepoint that is under way, how many servers have written their part, and
+            how many are to; None before they begin.
         triggered_at: with a time zone, as is `completed_at`, which is None unless it completed.
         duration_seconds: from trigger to end, whichever end it was; 0 while it is under way.
     """
@@ -331,3 +333,4 @@ class CheckpointRecord:
     pause_seconds: float = 0.0
     upload_seconds: float = 0.0
     parts: tuple[ServerPart, ...] = ()
+    servers: tuple[int, int] | None = None

@@ -414,12 +414,14 @@ class RangeFleet:
         operators: Mapping[str, SavedOperator],
         *,
         canonical: bool,
+        told: Callable[[int, int], object] = lambda _done, _of: None,
     ) -> FleetUpload:
         """Bring all of a snapshot into a savepoint's own directory; epochs go on meanwhile.
 
         Args:
             epoch: the last epoch it contains.
             operators: by operator uid, what canonical files declare.
+            told: of how many servers are done, of how many; from any thread.
         """
         run = self._run
         by_server: dict[int, list[CanonicalSpec]] = {}
@@ -446,8 +448,10 @@ class RangeFleet:
             ranges = tuple((one.uid, one.start, one.bytes_total) for one in saved.handles)
             cost = saved.objects, saved.bytes_written + saved.bytes_inline
             shares.append(self._share(server, began, *cost, ranges))
+            told(len(shares), len(by_server))
             return saved
 
+        told(0, len(by_server))
         done = _together(self._uploads.run(checkpoint_id, save, by_server))
         return replace(done, shares=tuple(sorted(shares, key=attrgetter("place"))))
 

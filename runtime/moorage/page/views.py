@@ -294,7 +294,7 @@ def _record(record: CheckpointRecord) -> Sequence[str]:
     return (
         str(record.checkpoint_id),
         record.kind.lower(),
-        _STATES[record.state],
+        _state(record),
         count_text(record.epoch) if done else "",
         moment_text(record.triggered_at),
         duration_text(record.duration_seconds) if record.state != "InProgress" else "",
@@ -302,6 +302,12 @@ def _record(record: CheckpointRecord) -> Sequence[str]:
         size_text(record.bytes_uploaded) if done else "",
         str(record.objects_written) if done else "",
     )
+
+
+def _state(record: CheckpointRecord) -> str:
+    if record.state == "InProgress" and record.servers is not None:
+        return "in progress, {} of {} servers".format(*record.servers)
+    return _STATES[record.state]
 
 
 def _detail(record: CheckpointRecord, clean: Clean) -> Detail:

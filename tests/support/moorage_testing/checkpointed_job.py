@@ -153,6 +153,7 @@ class Job:
         self.writer = LogWriter.claim(self.objects, OWNER, "test")
         self.fleet, self.output = Fleet(self.objects, f"f{self.writer.fence}r0"), Output()
         self.said: list[str] = []
+        self.seen: Any = None
         self.reporter = Reporter(self._heard)
         settings = {
             "name": "j",

@@ -262,6 +262,13 @@ def test_the_summary_counts_what_was_odd_about_rows(moorage, job_file):
     )
 
 
+def test_how_a_run_ended_is_there_for_programs(moorage, job_file):
+    _, out, _ = moorage("run", job_file, "-o", "json", runner=Recorder(FINISHED))
+    found = json.loads(out)
+    assert (found["command"], found["run"]["outcome"]) == ("run", "finished")
+    assert found["run"]["rows_total"] == FINISHED.rows_total
+
+
 def test_a_checkpoint_is_named_in_the_summary(moorage, job_file):
     from datetime import UTC, datetime
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from moorage.cli import cluster_jobs as module
+from moorage.cli import completion
 from moorage.cli.cluster_jobs import job_outcome, looked, tree
 from moorage.cli.kubectl import JOBS, SNAPSHOTS, Cluster, Refused
 
@@ -167,6 +168,18 @@ def test_a_job_is_shown_with_its_pods_its_snapshots_and_what_is_wrong():
         "├─ checkpoint: 7, 30s ago, epoch 40, 1.0 KiB",
         "└─ savepoint: none yet",
     ]
+
+
+def test_event_time_is_shown_as_far_as_the_status_has_it():
+    one = job()
+    one["status"]["job"] |= {
+        "watermark": "2026-11-23T14:18:30Z",
+        "watermarkOf": "sessions",
+        "watermarkHeldBy": "clicks",
+    }
+    lines = list(tree(looked(Cluster(Kubectl(one)), "clicks"), NOW))
+    told = "2026-11-23 14:18:30Z, 1m30s behind the clock, waits for clicks"
+    assert lines[2] == f"├─ watermark of sessions: {told}"
 
 
 def test_a_job_that_has_no_status_yet_is_shown_too():
@@ -398,6 +411,40 @@ def test_what_was_ordered_is_there_for_programs(plugin, verb, steps, found):
         waited = "--no-wait" not in verb
         assert document["snapshot"]["name"] == "clicks-friday"
         assert document["snapshot"]["path"] == ("s3://b/f" if waited else "")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([], ["status", "savepoint", "resume"]),
+        (["sus"], ["suspend\tStop a job with its state kept; see resume.", ":4"]),
+        (["status", ""], ["clicks", "counts", ":4"]),
+        (["status", "-n", "streams", "co"], ["counts", ":4"]),
+        (["restore", "clicks", "fri"], ["friday", ":4"]),
+        (["status", "-o", "y"], ["yaml", ":4"]),
+        (
+            ["savepoint", "clicks", "x", "--no"],
+            ["--no-wait\tWait for it, or order it alone.", ":4"],
+        ),
+        (["nothing", "like", "it"], [":4"]),
+    ],
+)
+def test_kubectl_is_told_what_may_come_next(words, found, monkeypatch):
+    kubectl = Kubectl(job(), job("counts"), snapshot("friday"))
+    monkeypatch.setattr(completion, "kubectl_of", lambda _context, _namespace: kubectl)
+    lines = [*completion.choices(module.plugin, words)]
+    if words:
+        assert lines == found
+    else:
+        assert {line.partition("\t")[0] for line in lines} >= set(found)
+
+
+def test_where_no_cluster_answers_there_is_nothing_to_choose_from(monkeypatch):
+    def refuses(_arguments, _text=""):
+        return subprocess.CompletedProcess([], 1, "", "Unable to connect to the server")
+
+    monkeypatch.setattr(completion, "kubectl_of", lambda _context, _namespace: refuses)
+    assert [*completion.choices(module.plugin, ["status", ""])] == [":4"]
 
 
 def test_what_takes_too_long_goes_on_without_who_waits():

@@ -1,5 +1,6 @@
 """`moorage init`: what each template writes can be run, and nothing that is there is touched."""
 
+import json
 import os
 import re
 import runpy
@@ -64,6 +65,13 @@ def test_every_file_is_told_and_none_of_them_is_a_template_still(moorage, tmp_pa
     assert all(name in out for name in (*found, "Dockerfile"))
     assert "name: a-b" in (tmp_path / "new/job.yaml").read_text()
     assert "FROM ${RUNTIME}" in (tmp_path / "new/Dockerfile").read_text()
+
+
+def test_what_was_made_is_there_for_programs(moorage, tmp_path):
+    status, out, _ = moorage("init", tmp_path / "new", "-t", "dedup", "-o", "json")
+    found = json.loads(out)
+    assert (status, found["job"], found["template"]) == (0, "new", "dedup")
+    assert str(tmp_path / "new" / "job.yaml") in found["files"]
 
 
 def test_files_that_are_there_are_named_and_nothing_is_written(moorage, tmp_path):

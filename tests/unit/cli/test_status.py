@@ -11,6 +11,8 @@ import pytest
 import yaml
 from moorage_testing.page_samples import sample_run
 
+from moorage.cli import savepoint
+from moorage.cli.savepoint import waits_for
 from moorage.driver.control import ControlServer, control_path
 from moorage.driver.lookups import StateLookups
 from moorage.driver.requests import Requests, SavepointRequest
@@ -65,6 +67,42 @@ def willing(sockets, job_file):  # noqa: ARG001 - they lie in that folder
         yield
     done.set()
     thread.join()
+
+
+def test_a_savepoint_that_is_only_ordered_is_not_waited_for(
+    moorage, running, job_file, monkeypatch
+):
+    monkeypatch.setattr(savepoint, "_ORDER_SECONDS", 0.05)
+    text = job_file.read_text()
+    job_file.write_text(text.replace("state: {", 'state: {savepointDir: "file:///s", '))
+    status, out, err = moorage("savepoint", job_file, "friday", "--no-wait")
+    assert (status, out) == (0, "file:///s/friday\n")
+    assert f"ordered: savepoint friday; look for it: moorage status {job_file}" in err
+    assert running.job == "clicks"
+
+
+def test_who_waits_is_told_what_is_waited_for(running):
+    idle = replace(running, epoch_began=None)
+    assert waits_for(idle, idle) == ("taken between two epochs", "")
+    busy = replace(running, epoch_began=datetime.now(UTC) - timedelta(seconds=65))
+    assert waits_for(busy, busy) == ("waiting for epoch 41 to end", ", under way for 1m05s")
+    # The next one is under way: this one is taken, and not yet on its way to the store.
+    assert waits_for(busy, replace(busy, epoch=41)) == ("taken between two epochs", "")
+    assert waits_for(busy, replace(busy, saving=(1, 3))) == ("state servers write it", "")
+    assert (
+        waits_for(busy, replace(busy, phase="rewinding"))[0] == "waiting for the end of rewinding"
+    )
+
+
+def test_how_many_servers_have_written_a_savepoint_is_known_while_it_is_under_way():
+    progress = sample_run().facts().progress
+    first, *others = progress.checkpoints
+    assert run_status("clicks", "file:///s", progress, MOMENT).saving is None
+    writing = replace(progress, checkpoints=(replace(first, servers=(1, 3)), *others))
+    assert run_status("clicks", "file:///s", writing, MOMENT).saving == (1, 3)
+    done = replace(first, servers=(3, 3), state="Completed")
+    over = replace(progress, checkpoints=(done, *others))
+    assert run_status("clicks", "file:///s", over, MOMENT).saving is None
 
 
 MOMENT = datetime(2026, 11, 20, tzinfo=UTC)

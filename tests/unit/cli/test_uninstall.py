@@ -88,6 +88,15 @@ def test_the_operator_alone_goes_and_jobs_go_on(moorage, cluster):
     assert "stay, with all jobs and snapshots" in out
 
 
+def test_for_programs_it_is_one_document_and_nobody_is_asked(moorage, cluster):
+    status, _, err = moorage("uninstall", "-o", "json")
+    assert (status, cluster.done, "add --yes" in err) == (2, [], True)
+    status, out, _ = moorage("uninstall", "--yes", "-o", "json")
+    assert (status, cluster.done) == (0, [HELM])
+    first = json.loads(out)["done"][0]
+    assert first == {"what": "job", "namespace": "streams", "name": "clicks", "outcome": "goes on"}
+
+
 def test_everything_goes_in_the_order_in_which_nothing_is_lost(moorage, cluster):
     status, out, _ = moorage("uninstall", "--jobs", "--definitions", "--yes")
     assert status == 0

@@ -1,13 +1,19 @@
 """What the board makes of the driver's progress, at any time."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from moorage.cluster.board import Board, DriverAttempt
 from moorage.driver.requests import Requests
 from moorage.driver.types import JobProgress
-from moorage.driver.views import CheckpointRecord, CheckpointView, RestoredView, SubtaskView
+from moorage.driver.views import (
+    CheckpointRecord,
+    CheckpointView,
+    RestoredView,
+    SubtaskView,
+    WatermarkView,
+)
 
 from .conftest import AT, board_of
 
@@ -36,6 +42,18 @@ def test_a_restored_savepoint_is_not_the_lineages_last_checkpoint(board, say):
     assert state.last_checkpoint is None
     assert state.restored_from is not None
     assert state.restored_from.path == "s3://other/before"
+
+
+def test_the_watermark_that_is_furthest_behind_is_told_if_a_report_can_have_it(board, say):
+    say(watermarks=(WatermarkView("late", 5_000, "in"), WatermarkView("join", 9_000, "clicks")))
+    state = board.state()
+    assert state.watermark == datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)
+    assert (state.watermark_of, state.watermark_held_by) == ("late", "in")
+    for marks in ((), (WatermarkView("a", None),), (WatermarkView("a", -1),)):
+        say(watermarks=marks)
+        assert (board.state().watermark, board.state().watermark_of) == (None, "")
+    say(watermarks=(WatermarkView("a", 1 << 50),))
+    assert board.state().watermark is None, "no report has a time after the year 3000"
 
 
 def test_busy_ratio_and_rates_are_of_the_last_minute_and_fade(board, clock, say):

@@ -31,7 +31,9 @@ def make_filed_job(make_job, tmp_path):
             savepoint_url=lambda name: f"file://{tmp_path}/{name}",
         )
 
-        def save(_id: int, _epoch: int, url: str, *_args: Any, **_kwargs: Any) -> FleetUpload:
+        def save(_id: int, _epoch: int, url: str, *_args: Any, **more: Any) -> FleetUpload:
+            more["told"](1, 2)
+            job.seen = job.reporter.progress
             open_store(url).put("state/count/0-127/000001.sst", b"files of this run")
             sha = hashlib.sha256(b"files of this run").hexdigest()
             name = "000001.sst"
@@ -68,6 +70,14 @@ def test_what_an_ended_driver_began_is_carried_on_beside_its_files(make_filed_jo
     assert [file.key for file in manifest.files] == ["f1r0-1/state/count/0-127/000001.sst"]
     assert begun.store.get("state/count/0-127/000001.sst") == b"files of another"
     assert view.manifest_digest == begun.digest()
+
+
+def test_while_it_is_written_it_is_told_how_many_servers_have_done_so(make_filed_job):
+    job = make_filed_job()
+    asked(job)
+    (record,) = job.seen.checkpoints
+    assert (record.state, record.servers) == ("InProgress", (1, 2))
+    assert job.reporter.progress.checkpoints[0].state == "Completed"
 
 
 def test_a_request_that_follows_a_failed_one_carries_on_under_its_attempt(make_filed_job, tmp_path):

@@ -99,7 +99,16 @@ class Life:
             "watch": SavedOperator(["string"], [], operator_states=metas),
             "plain": SavedOperator(["string"], []),
         }
-        saved = self.fleet.save(checkpoint_id, self.epoch, url, operators, canonical=True)
+        told: list[tuple[int, int]] = []
+        saved = self.fleet.save(
+            checkpoint_id,
+            self.epoch,
+            url,
+            operators,
+            canonical=True,
+            told=lambda *counts: told.append(counts),
+        )
+        assert (told[0][0], told[-1][0]) == (0, told[-1][1]), told
         return checkpoint_id, self.epoch, saved.handles, self.parallelism
 
 
