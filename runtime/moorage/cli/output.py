@@ -127,14 +127,11 @@ def progress_bar(label: str, unit: Literal["bytes", "ranges"]) -> Iterator[Calla
 
 
 @contextmanager
-def waiting_bar(say: Callable[[str], None] = complain) -> Iterator[Callable[..., None]]:
+def waiting_bar() -> Iterator[Callable[..., None]]:
     """A bar on a terminal for what somebody else does, with what he says; lines elsewhere.
 
     Gives a function of (text, how many are done, of how many, more); without numbers the bar
     swings. A text is a line when it is new; `more` changes all the time, and is for the bar alone.
-
-    Args:
-        say: prints a line where there is no terminal.
     """
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
@@ -143,7 +140,7 @@ def waiting_bar(say: Callable[[str], None] = complain) -> Iterator[Callable[...,
         def line(text: str, _done: int = 0, _of: int | None = None, _more: str = "") -> None:
             if told[-1:] != [text]:
                 told.append(text)
-                say(text)
+                complain(text)
 
         yield line
         return

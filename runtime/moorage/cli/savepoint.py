@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from moorage.driver.views import SavepointView
 
 _LOOK_SECONDS = 0.5
+_ANSWER_SECONDS = 5.0
 _ORDER_SECONDS = 2.0
 """In which a job says at once what is wrong with an order."""
 
@@ -34,7 +35,7 @@ def taken(door: Path, request: "SavepointRequest", timeout: float) -> "Savepoint
     """
     from moorage.driver.control import ask_for_savepoint, ask_for_status
 
-    before = ask_for_status(door, timeout)
+    before = ask_for_status(door, _ANSWER_SECONDS)
     box: list[SavepointView | BaseException] = []
 
     def ask() -> None:
@@ -53,7 +54,7 @@ def taken(door: Path, request: "SavepointRequest", timeout: float) -> "Savepoint
             asking.join(_LOOK_SECONDS)
             # It may have ended with the savepoint, which tells more.
             with suppress(MoorageError):
-                now = ask_for_status(door, timeout) if asking.is_alive() else now
+                now = ask_for_status(door, _ANSWER_SECONDS) if asking.is_alive() else now
     if isinstance(box[0], BaseException):
         raise box[0]
     return box[0]

@@ -7,6 +7,7 @@ import pytest
 
 from moorage import CheckpointedFunction, KeyedProcessFunction
 from moorage.api.graph import JobGraph, OperatorNode
+from moorage.engine import epoch
 from moorage.engine.acks import Ack, encode_ack
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.epoch import EpochRunner, RunIdentity
@@ -96,6 +97,19 @@ def test_subtasks_that_did_not_ask_for_a_changed_state_are_told_in_another_attem
     played.says = lambda *_: {"operator_states": [LATER]}
     played.runner.run(None)
     assert played.told[2:] == [()]
+
+
+@pytest.mark.parametrize(
+    ("began_ms", "source"),
+    [((107_000, 105_000), 5.0), ((0, 0), 0.0), ((99_000, 107_000), 0.0)],
+    ids=["the-first-that-began", "nobody-says", "another-clock"],
+)
+def test_sources_are_read_until_the_first_subtask_begins(played, monkeypatch, began_ms, source):
+    clock = SimpleNamespace(time=lambda: 100.0, time_ns=lambda: 0, monotonic=lambda: 0.0)
+    monkeypatch.setattr(epoch, "time", clock)
+    played.says = lambda subtask, _changed: {"began_ms": began_ms[subtask]}
+    played.runner.run(None)
+    assert played.runner.phases["source"] == source
 
 
 def test_a_clock_that_went_back_is_behind_until_it_has_caught_up(played):
