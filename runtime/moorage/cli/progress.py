@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from moorage.driver.types import JobProgress
-from moorage.driver.views import CheckpointView
+from moorage.driver.views import CheckpointView, GraphView
 from moorage.texts import moment_text, size_text, snapshot_size_text
 
 _BAR_WIDTH = 40
@@ -102,14 +102,18 @@ def _waits(progress: JobProgress) -> str | None:
     """What has given nothing, some epochs after its first rows, and which input it waits for."""
     if progress.phase != "running" or progress.epochs < _SILENT_EPOCHS:
         return None
+    graph = progress.graph or GraphView()
+    # An operator that is there for its state alone gives nothing, ever.
+    read = {source for source, _, _ in graph.edges}
+    unread = {node.uid for place, node in enumerate(graph.nodes) if place not in read}
     for one in progress.watermarks:
+        if one.uid in unread:
+            continue
         mine = [each for each in progress.subtasks if each.uid == one.uid]
         silent = not any(each.rows_out for each in mine) and any(each.rows_in for each in mine)
         if one.held_by and silent:
-            reached = "no time of it so far"
-            if one.time_ms is not None:
-                reached = f"watermark {moment_text(one.time_ms)}"
-            return f"no output of {one.uid} yet: waits for {one.held_by} ({reached})"
+            reached = "none so far" if one.time_ms is None else moment_text(one.time_ms)
+            return f"no output of {one.uid} yet: its watermark ({reached}) waits for {one.held_by}"
     return None
 
 

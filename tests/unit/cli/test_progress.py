@@ -9,7 +9,14 @@ from rich.console import Console
 
 from moorage.cli.progress import LiveDisplay, PlainDisplay, live_view, open_display, plain_line
 from moorage.driver.types import JobProgress
-from moorage.driver.views import CheckpointView, OddRows, SubtaskView, WatermarkView
+from moorage.driver.views import (
+    CheckpointView,
+    GraphView,
+    NodeView,
+    OddRows,
+    SubtaskView,
+    WatermarkView,
+)
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC)
 
@@ -72,11 +79,11 @@ def silent(rows_out=0, time_ms=None, held_by="payments", **changes):
 
 
 def test_a_line_says_why_nothing_comes_out():
-    told = "no output of pair yet: waits for payments"
-    assert plain_line(silent(), NOW).endswith(f", {told} (no time of it so far)")
+    told = ", no output of pair yet: its watermark ({}) waits for payments"
+    assert plain_line(silent(), NOW).endswith(told.format("none so far"))
     at_ten = silent(time_ms=1_767_261_600_000)
-    assert plain_line(at_ten, NOW).endswith(f", {told} (watermark 2026-01-01 10:00:00Z)")
-    assert told in render(at_ten)
+    assert plain_line(at_ten, NOW).endswith(told.format("2026-01-01 10:00:00Z"))
+    assert "no output of pair yet: its watermark" in render(at_ten)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +96,7 @@ def test_a_line_says_why_nothing_comes_out():
         {"subtasks": ()},
         {"subtasks": (SubtaskView("pair", 0, (0, 127), ""),)},
         {"watermarks": ()},
+        {"graph": GraphView((NodeView("operator", "pair"),))},
     ],
 )
 def test_a_line_says_so_only_where_rows_came_and_nothing_was_given_for_some_epochs(changes):
