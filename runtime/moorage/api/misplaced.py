@@ -31,6 +31,11 @@ __all__ = [
 _FRAME = "transform(lambda frame: frame...), with what a DataFrame has: filter, select, withColumn"
 _EVENT_TIME = 'with_event_time("column", max_delay="10s")'
 _KEY_BY = 'key_by("column")'
+_OF_KEYED = {
+    "apply": 'process(function, uid="...", output="...")',
+    "between": 'interval_join(other).between("-5m", "1h")',
+    "reduce": 'window(Tumbling("1h")).reduce(function, uid="..."), or aggregate(...)',
+}
 _OTHERWISE = {
     **dict.fromkeys(
         ("filter", "flatMap", "flat_map", "map", "select", "selectExpr", "where", "withColumn"),
@@ -41,9 +46,7 @@ _OTHERWISE = {
     **dict.fromkeys(("add_sink", "writeStream", "write"), 'sink_to(sink, uid="...")'),
     **dict.fromkeys(("coGroup", "cogroup"), "co_group(other)"),
     **dict.fromkeys(("intervalJoin", "join_interval"), "interval_join(other)"),
-    "apply": 'process(function, uid="...", output="...")',
-    "between": 'interval_join(other).between("-5m", "1h")',
-    "reduce": 'window(Tumbling("1h")).reduce(function, uid="..."), or aggregate(...)',
+    **_OF_KEYED,
     "side_output": "get_side_output(tag)",
     "sideOutput": "get_side_output(tag)",
     "to": 'sink_to(sink, uid="...")',
@@ -151,7 +154,8 @@ def absent(stream: object, name: str, elsewhere: type, first: str) -> Exception:
             f"{name} is a call of a {elsewhere.__name__}, and this is a {kind}: call {first} first"
         )
     if name in _OTHERWISE:
-        return Misplaced(f"a {kind} has no {name}: call {_OTHERWISE[name]}")
+        begin = f"{first}, then " if name in _OF_KEYED and first == _KEY_BY else ""
+        return Misplaced(f"a {kind} has no {name}: call {begin}{_OTHERWISE[name]}")
     return _misspelt(f"a {kind}", name, dir(type(stream))) or _unknown(stream, name)
 
 
@@ -204,8 +208,8 @@ def miscalled(error: Exception) -> str | None:
         return f"{call} {str(error)[refused.end(1) + 3 :]}; {form}"
     mine = [p.name for p in plain]
     longer = [name for name in mine if len(unexpected[1]) > 3 and unexpected[1] in name]
-    hint = _OF_CALLS.get((call, unexpected[1])) or did_you_mean(unexpected[1], longer or mine, "")
-    hint = hint or _ARGUMENTS.get(unexpected[1], "")
+    near = f"did you mean {longer[0]}?" if longer else did_you_mean(unexpected[1], mine, "")
+    hint = _OF_CALLS.get((call, unexpected[1])) or near or _ARGUMENTS.get(unexpected[1], "")
     return f"{call} has no argument {unexpected[1]!r}{f': {hint}' if hint else ''}; {form}"
 
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from moorage.driver.types import JobProgress
 from moorage.driver.views import CheckpointView, GraphView
-from moorage.texts import moment_text, size_text, snapshot_size_text
+from moorage.texts import size_text, snapshot_size_text
 
 _BAR_WIDTH = 40
 _LONG_SECONDS = 5.0
@@ -111,9 +111,9 @@ def _waits(progress: JobProgress) -> str | None:
             continue
         mine = [each for each in progress.subtasks if each.uid == one.uid]
         silent = not any(each.rows_out for each in mine) and any(each.rows_in for each in mine)
-        if one.held_by and silent:
-            reached = "none so far" if one.time_ms is None else moment_text(one.time_ms)
-            return f"no output of {one.uid} yet: its watermark ({reached}) waits for {one.held_by}"
+        # One that has come somewhere tells nothing: a filter may have found nothing yet.
+        if one.time_ms is None and one.held_by and silent:
+            return f"no output of {one.uid} yet, and no watermark: it waits for {one.held_by}"
     return None
 
 

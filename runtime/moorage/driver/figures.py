@@ -87,25 +87,25 @@ def watermarks_of(now: Watermarks) -> tuple[WatermarkView, ...]:
 
 
 _YEAR_MS = 366 * 86_400_000
+_YEAR_1_MS = -62_135_596_800_000
 _AHEAD = (
-    "the watermark has gone there and does not come back, so that rows with right times are late: "
-    "once corrected, begin from a checkpoint of before, or with another checkpointDir"
+    "a watermark that goes there does not come back, and rows with right times are late then: once "
+    "corrected, begin from a checkpoint of before, or with another checkpointDir"
+)
+_AS_LONG = (
+    "declare as long what is a number in JSON: as a timestamp Spark takes it for seconds, and a "
+    "large one for any time"
 )
 _UNITS = {
     "seconds": (
-        "event time goes a thousand times too slowly, so windows and timers hardly end; convert "
-        "the column in transform before with_event_time: timestamp_seconds of pyspark.sql.functions"
+        "then it goes a thousand times too slowly, and windows and timers hardly end: convert the "
+        "column in transform before with_event_time: timestamp_seconds of pyspark.sql.functions"
     ),
     "microseconds": (
         f"{_AHEAD}; convert a long in transform before with_event_time: timestamp_micros of "
-        f"pyspark.sql.functions; or declare as long what is a number of milliseconds in JSON: as a "
-        f"timestamp Spark takes numbers for seconds"
+        f"pyspark.sql.functions; or {_AS_LONG}"
     ),
-    "nanoseconds": (
-        f"{_AHEAD}; divide a long by a million in transform before with_event_time; or declare as "
-        f"long what is a number of microseconds in JSON: as a timestamp Spark takes numbers for "
-        f"seconds"
-    ),
+    "nanoseconds": (f"{_AHEAD}; divide a long by a million in transform before with_event_time"),
 }
 
 
@@ -123,13 +123,15 @@ def strange_times_of(now: Watermarks, now_ms: int) -> dict[str, str]:
         shown = f"input={name} newest={moment_text(newest)}"
         if unit := unit_of(newest):
             found[name] = (
-                f"event time seems to be in {unit}, taken for milliseconds: {shown}; {_UNITS[unit]}"
+                f"event time may be in {unit}, taken for milliseconds: {shown}; {_UNITS[unit]}"
             )
         elif newest > now_ms + _YEAR_MS:
             found[name] = (
                 f"event time is more than a year ahead of the clock: {shown}; {_AHEAD}; leave such "
-                f"rows out in transform before with_event_time"
+                f"rows out in transform before with_event_time; or {_AS_LONG}"
             )
+        elif newest < _YEAR_1_MS:
+            found[name] = f"event time is before the year 1: {shown}; {_AS_LONG}"
     return found
 
 

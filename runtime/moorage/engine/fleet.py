@@ -441,14 +441,16 @@ class RangeFleet:
             by_server.setdefault(item.server, []).append(spec)
 
         shares: list[ServerShare] = []
+        telling = threading.Lock()
 
         def save(server: int, client: ServerConnection) -> Uploaded:
             began = time.monotonic()
             saved = client.save_many(run, checkpoint_id, url, by_server[server], canonical)
             ranges = tuple((one.uid, one.start, one.bytes_total) for one in saved.handles)
             cost = saved.objects, saved.bytes_written + saved.bytes_inline
-            shares.append(self._share(server, began, *cost, ranges))
-            told(len(shares), len(by_server))
+            with telling:
+                shares.append(self._share(server, began, *cost, ranges))
+                told(len(shares), len(by_server))
             return saved
 
         told(0, len(by_server))

@@ -232,7 +232,8 @@ class RowFilter:
 
     def _count_null_keys(self, rows: pa.RecordBatch) -> None:
         feeds, counts = [0], [rows.num_rows]
-        if INPUT_COLUMN in rows.schema.names:
+        # Beside a broadcast union the column is there, and null in rows of a single stream.
+        if len(self._plan.time_columns) > 1:
             found = np.unique(rows.column(INPUT_COLUMN).to_numpy(), return_counts=True)
             feeds, counts = (each.tolist() for each in found)
         for feed, count in zip(feeds, counts, strict=True):

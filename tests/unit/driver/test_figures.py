@@ -211,6 +211,9 @@ YEAR_S = 366 * 86_400
             (NOW_S + YEAR_S) * 1000 + 1,
             ("a year ahead of the clock", "newest=2027-11", "leave such"),
         ),
+        # What Spark makes of 1764000000000000 and 1795000000000000 in JSON, declared as timestamp.
+        (5_665_824_850_173_493, ("a year ahead of the clock", "declare as long what is a number")),
+        (-6_887_431_076_116_955, ("before the year 1", "declare as long what is a number")),
     ],
 )
 def test_a_time_in_another_unit_is_told_with_its_input_and_what_to_do(newest, words):

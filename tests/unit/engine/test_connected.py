@@ -23,6 +23,7 @@ from moorage import (
     NO_WATERMARK,
     CoGroupFunction,
     FileSink,
+    KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     MapStateDescriptor,
     OutputTag,
@@ -336,6 +337,51 @@ def test_a_null_key_that_an_operator_sent_is_told_with_that_operator():
         job.epoch({"orders": [order("a", 5)]})
     told_of = "from=nulls key=['id'] rows=1, from=nulls side_output=odd key=['key'] rows=1"
     assert told_of in str(refused.value)
+
+
+class _Same(KeyedBroadcastProcessFunction):
+    def process(self, row, ctx):
+        yield ctx.key, row.at
+
+    def process_broadcast_element(self, row, ctx):
+        pass
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("null_key", ["fail", "drop"])
+def test_a_null_key_beside_broadcast_streams_is_that_of_its_own_input(null_key, behind):
+    """Their rows tell by which of them they came, and those of a single stream have no number."""
+
+    def build(env):
+        orders = env.read_stream("orders", "json", schema="id string, at long", path="orders")
+        if behind:
+            same = {"uid": "first", "output": "id string, at long"}
+            orders = orders.key_by("at").process(_AsItIs(), **same)
+        one, two = (
+            env.read_stream(name, "json", schema="at long", path=name) for name in ("one", "two")
+        )
+        rules = one.union(two).broadcast(MapStateDescriptor("rules", "string", "long"))
+        keyed = orders.key_by("id").connect(rules)
+        keyed.process(_Same(), uid="x", output="id string, at long", null_key=null_key).sink_to(
+            FileSink("out"), uid="out"
+        )
+
+    rows: dict[str, list[Any]] = {
+        "orders": [("a", 1), (None, 2)],
+        "one": [(5,)],
+        "two": [(6,)],
+    }
+    if null_key == "drop":
+        assert run_job(build, rows)["out"] == [("a", 1)]
+        return
+    told = r"from=first key=\['id'\] rows=1" if behind else r"input=orders key=\['id'\] rows=1"
+    with pytest.raises(UserError, match=told):
+        run_job(build, rows)
+
+
+class _AsItIs(KeyedProcessFunction):
+    def process(self, row, ctx):  # noqa: ARG002
+        yield row.id, row.at
 
 
 def _graph(build):
