@@ -16,6 +16,9 @@ import typer
 from moorage.cli.kubectl import JOBS, SNAPSHOTS, Cluster, Refused, kubectl_of
 from moorage.cli.output import one_line
 
+_SECONDS = 3.0
+"""For names: who has pressed the key waits."""
+
 _NO_FILES = 4
 """Cobra's word to a shell: where nothing fits there are no names of files either."""
 
@@ -33,7 +36,7 @@ def snapshot_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _names(ctx: typer.Context, kind: str, incomplete: str, selector: str = "") -> list[str]:
     given = ctx.params
-    cluster = Cluster(kubectl_of(given.get("context"), given.get("namespace")))
+    cluster = Cluster(kubectl_of(given.get("context"), given.get("namespace"), _SECONDS))
     try:
         names = [str(one["metadata"]["name"]) for one in cluster.list(kind, selector)]
     except (Refused, OSError, ValueError, KeyError, subprocess.SubprocessError):

@@ -33,19 +33,21 @@ class Refused(Exception):
     """The cluster, or what is asked for, does not allow it; the text says what to do."""
 
 
-def kubectl_of(context: str | None, namespace: str | None = None) -> Ask:
-    """Calls the user's kubectl there."""
+def kubectl_of(
+    context: str | None, namespace: str | None = None, seconds: float = ANSWER_SECONDS
+) -> Ask:
+    """Calls the user's kubectl there, which has so many seconds for an answer."""
     where = [f"--context={context}"] if context else []
     where += [f"--namespace={namespace}"] if namespace else []
 
     def ask(arguments: Sequence[str], text: str = "") -> "subprocess.CompletedProcess[str]":
-        command = ["kubectl", *where, "--request-timeout=10s", *arguments]
+        command = ["kubectl", *where, f"--request-timeout={seconds / 2:g}s", *arguments]
         try:
             return subprocess.run(
                 command,
                 capture_output=True,
                 text=True,
-                timeout=ANSWER_SECONDS,
+                timeout=seconds,
                 check=False,
                 input=text,
             )

@@ -35,7 +35,6 @@ def taken(door: Path, request: "SavepointRequest", timeout: float) -> "Savepoint
     """
     from moorage.driver.control import ask_for_savepoint, ask_for_status
 
-    before = ask_for_status(door, _ANSWER_SECONDS)
     box: list[SavepointView | BaseException] = []
 
     def ask() -> None:
@@ -46,15 +45,16 @@ def taken(door: Path, request: "SavepointRequest", timeout: float) -> "Savepoint
 
     asking = threading.Thread(target=ask, name="savepoint", daemon=True)
     with waiting_bar() as show:
-        now = before
+        before: RunStatus | None = None
         asking.start()
         while asking.is_alive():
-            text, more = waits_for(before, now)
-            show(f"savepoint {request.name}: {text}", *(now.saving or (0, None)), more)
-            asking.join(_LOOK_SECONDS)
-            # It may have ended with the savepoint, which tells more.
+            # It may have ended with the savepoint, which tells more, or be slow to say how it is.
             with suppress(MoorageError):
-                now = ask_for_status(door, _ANSWER_SECONDS) if asking.is_alive() else now
+                now = ask_for_status(door, _ANSWER_SECONDS)
+                before = before or now
+                text, more = waits_for(before, now)
+                show(f"savepoint {request.name}: {text}", *(now.saving or (0, None)), more)
+            asking.join(_LOOK_SECONDS)
     if isinstance(box[0], BaseException):
         raise box[0]
     return box[0]

@@ -431,7 +431,7 @@ def test_what_was_ordered_is_there_for_programs(plugin, verb, steps, found):
 )
 def test_kubectl_is_told_what_may_come_next(words, found, monkeypatch):
     kubectl = Kubectl(job(), job("counts"), snapshot("friday"))
-    monkeypatch.setattr(completion, "kubectl_of", lambda _context, _namespace: kubectl)
+    monkeypatch.setattr(completion, "kubectl_of", lambda *_: kubectl)
     lines = [*completion.choices(module.plugin, words)]
     if words:
         assert lines == found
@@ -443,8 +443,23 @@ def test_where_no_cluster_answers_there_is_nothing_to_choose_from(monkeypatch):
     def refuses(_arguments, _text=""):
         return subprocess.CompletedProcess([], 1, "", "Unable to connect to the server")
 
-    monkeypatch.setattr(completion, "kubectl_of", lambda _context, _namespace: refuses)
+    monkeypatch.setattr(completion, "kubectl_of", lambda *_: refuses)
     assert [*completion.choices(module.plugin, ["status", ""])] == [":4"]
+
+
+def test_the_script_that_kubectl_calls_gives_up_on_a_cluster_that_is_silent(
+    tmp_path, monkeypatch, capsys
+):
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text("#!/bin/sh\nexec sleep 60\n")
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(completion, "_SECONDS", 0.05)
+    for words, told in ((["status", ""], ":4\n"), (["stat"], "status\t")):
+        monkeypatch.setattr("sys.argv", ["kubectl_complete-moorage", *words])
+        with pytest.raises(SystemExit, match="0"):
+            completion.main()
+        assert capsys.readouterr().out.startswith(told)
 
 
 def test_what_takes_too_long_goes_on_without_who_waits():
