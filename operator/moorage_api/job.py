@@ -109,11 +109,6 @@ _BOUNDED = "the input ends (bounded), which the new version would come to by its
 _SHARED = "state.local.type is HostPath, which two versions cannot share"
 _IN_STORE = "state.backend is forst, whose files the old version deletes from the store"
 _USE_RESTART = "use upgrade.strategy Restart"
-_TOO_SHORT = (
-    "is no longer than scaling.autoscaler.window, and maxOutputDifferencePercent compares what "
-    "comes in all of that once the new version has caught up"
-)
-_COMPARE_SOONER = "raise catchUpTimeout, or lower scaling.autoscaler.window"
 _MOVE = (
     "set it back, or say with restore and a higher restore.nonce what to begin from in the new one"
 )
@@ -191,13 +186,6 @@ class JobSpec(Model):
             " || self.state.backend != 'forst'",
             f"upgrade.strategy is WarmStandby, and {_IN_STORE}; {_USE_RESTART}",
             "upgrade.strategy",
-        ),
-        Cel(
-            "!has(self.upgrade.standby.maxOutputDifferencePercent)"
-            " || duration(self.scaling.autoscaler.window)"
-            " < duration(self.upgrade.standby.catchUpTimeout)",
-            f"upgrade.standby.catchUpTimeout {_TOO_SHORT}; {_COMPARE_SOONER}",
-            "upgrade.standby.catchUpTimeout",
         ),
         Cel(
             "self.scaling.maxParallelism == oldSelf.scaling.maxParallelism"
@@ -309,13 +297,6 @@ class JobSpec(Model):
     """How the job is watched."""
 
     def _rules(self) -> Iterator[Violation]:
-        standby, window = self.upgrade.standby, self.scaling.autoscaler.window
-        compared = standby.max_output_difference_percent is not None
-        if compared and window >= standby.catch_up_timeout:
-            path = ("upgrade", "standby", "catchUpTimeout")
-            yield Violation(
-                (path, ("scaling", "autoscaler", "window")), _TOO_SHORT, _COMPARE_SOONER
-            )
         if self.upgrade.strategy != "WarmStandby":
             return
         if self.bounded:

@@ -96,7 +96,7 @@ def follow_standby(draft: Draft) -> None:
     elif operation.deadline is not None and draft.reached(operation.deadline):
         limit = _rules(draft).catch_up_timeout
         why = draft.world.trouble or standby_text(draft)
-        refuse_standby(draft, f"it did not keep up within {limit}: {why}")
+        refuse_standby(draft, f"it was not good within {limit}: {why}")
     elif pod is None:
         _make(draft, known)
     else:

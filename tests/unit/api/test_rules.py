@@ -50,12 +50,6 @@ REFUSED = [
     ("spec.state.local", {"size": "fifty"}, "spec.state.local.size", "is not a quantity"),
     ("spec.upgrade.standby", {"observeFor": "0s"}, "spec.upgrade.standby.observeFor", "1ms or"),
     ("spec.upgrade.standby", {"observeFor": "1h"}, "spec.upgrade.standby.observeFor", "raise"),
-    (
-        "spec.upgrade.standby",
-        {"catchUpTimeout": "15m", "maxOutputDifferencePercent": 10},
-        "spec.upgrade.standby.catchUpTimeout",
-        "lower scaling.autoscaler.window",
-    ),
     ("spec.upgrade.strategy", "BlueGreen", "spec.upgrade.strategy", "is not one of its values"),
     ("spec.state.options", {"a": 64}, "spec.state.options.a", "put it in quotes"),
     (

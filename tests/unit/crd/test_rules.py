@@ -27,9 +27,6 @@ REFUSED = {
     "spec.state.local.path": {"spec.state.local": {"type": "HostPath"}},
     "spec.state.local.storageClassName": {"spec.state.local": {"type": "ReusedPVC", "size": "1Gi"}},
     "spec.upgrade.standby.observeFor": {"spec.upgrade.standby": {"observeFor": "30m"}},
-    "spec.upgrade.standby.catchUpTimeout": {
-        "spec.upgrade.standby": {"catchUpTimeout": "15m", "maxOutputDifferencePercent": 10}
-    },
     "spec.failurePolicy.backoff.initial": {"spec.failurePolicy.backoff": {"initial": "10m"}},
     "spec.application.env[0].value": {
         "spec.application.env": [{"name": "A", "value": "", "valueFrom": {"fieldRef": {}}}]
@@ -63,6 +60,14 @@ def test_two_versions_of_a_job_run_beside_each_other_only_where_they_can(change,
     assert "use upgrade.strategy Restart" in fault
     with pytest.raises(ValidationError, match="is WarmStandby, and"):
         StatefulSparkJob.model_validate(job({**STANDBY, **change}))
+
+
+def test_a_job_is_edited_whatever_its_next_upgrade_has_too_little_time_for(jobs, job):
+    late = {"catchUpTimeout": "10m", "maxOutputDifferencePercent": 10}
+    before = job({**STANDBY, "spec.upgrade.standby": late})
+    after = job({**STANDBY, "spec.upgrade.standby": late, "spec.desiredState": "Suspended"})
+    assert jobs.faults(before) == jobs.faults(after, before) == []
+    StatefulSparkJob.model_validate(after)
 
 
 @pytest.mark.parametrize("field", REFUSED)

@@ -6,8 +6,8 @@ from moorage_testing.manifests import spec_data
 from moorage_api import JobSpec
 from moorage_api.changes import spec_hash
 from moorage_api.status import JobStatus
-from moorage_operator.objects import same_hash, with_backend
-from moorage_operator.world import Revision
+from moorage_operator.objects import read_revision, revision_body, same_hash, with_backend
+from moorage_operator.world import Meta, Revision
 
 
 def spec(image="registry.example/clicks:1", **more):
@@ -46,6 +46,16 @@ def test_a_revision_of_this_release_comes_before_all_others():
 
 def test_without_revisions_it_is_the_specs_own():
     assert known(1) == DIGEST
+
+
+def test_a_version_whose_output_can_never_be_compared_in_time_is_read_all_the_same():
+    """What runs must never be unknown to its operator for what it says of its next upgrade."""
+    standby = {"catchUpTimeout": "10m", "maxOutputDifferencePercent": 10}
+    runs = spec(upgrade={"strategy": "WarmStandby", "standby": standby})
+    body = revision_body(Meta("clicks", "jobs", "u-1", 3, ""), "clicks-3", 3, "d", runs)
+    found = read_revision(body)
+    assert found is not None
+    assert found.spec == runs
 
 
 def on(backend):
