@@ -98,8 +98,10 @@ class Attempts:
     async def tidy(self, effect: TidyAttempt, meta: Meta) -> bool:
         """Delete what ended attempts left, but for the pods of the newest of them.
 
-        Their Secrets go with their ConfigMaps.
+        Their Secrets go with their ConfigMaps, and these before the pods: who looks whether there
+        is something to tidy sees pods.
         """
+        tidied = await self._tidy_maps(effect, meta)
         labels = {names.JOB_UID_LABEL: meta.uid}
         found = await self.cluster.list("Pod", meta.namespace, labels)
         pods = [pod for body in found if (pod := pod_view(body, meta.uid)).owned]
@@ -113,7 +115,7 @@ class Attempts:
             and pod.deleted_at is None
         ]
         deleted = [await self._delete("Pod", meta, pod.name, pod.uid) for pod in doomed]
-        return any(deleted) | await self._tidy_maps(effect, meta)
+        return tidied or any(deleted)
 
     async def set_beside(
         self, effect: SetPodMonitor | SetDisruptionBudget | SetIngress, meta: Meta

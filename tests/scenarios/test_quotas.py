@@ -205,6 +205,26 @@ async def test_what_an_ended_driver_left_makes_room_for_the_next_ones_orders(wor
     await world.until(lambda: world.is_running() and world.status().attempt.number == 2)
 
 
+async def test_what_was_left_when_an_operator_died_is_found_though_no_pod_is(world):
+    world.apply()
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    orders = world.api.get("ConfigMap", world.namespace, "clicks-1-config")
+    quota(world, configmaps="2", used="2")
+    world.annotate(restart="1")
+    await world.until(lambda: not world.pods() and world.status().operation is not None)
+    await world.run(30)
+    meta = {key: orders["metadata"][key] for key in ("name", "namespace", "labels")}
+    meta["ownerReferences"] = orders["metadata"]["ownerReferences"]
+    world.api.apply({**orders, "metadata": meta}, manager="moorage-operator")
+
+    def is_gone():
+        return world.api.get("ConfigMap", world.namespace, "clicks-1-config") is None
+
+    assert not is_gone()
+    await world.until(is_gone, 90)
+    assert world.status().attempt.number == 1
+
+
 @pytest.mark.scenario(81)
 async def test_a_version_that_is_to_be_tried_waits_for_room_for_its_pod(world):
     world.apply()

@@ -17,6 +17,9 @@ from moorage_operator.world import Room
 
 _SETTLES = timedelta(seconds=10)
 """In which quotas count pods still that are gone."""
+_LOOKS_AGAIN = timedelta(minutes=1)
+_ONE_PASS = timedelta(seconds=15)
+"""In which at least one pass falls of a start that waits for room."""
 _FOR_TRIAL = (
     "for the pod of the preflight beside the version that runs; upgrade.preflight asks for it"
 )
@@ -26,10 +29,7 @@ def hinders_start(draft: Draft) -> Obstacle | None:
     """Pods that a quota refuses are not tried for: it is said what they lack, and waited."""
     room, operation = draft.world.room, draft.operation
     drivers = [one for one in draft.drivers if one.owned]
-    # Of one whose pod somebody deleted its orders are left: no pod says so, and it is looked until
-    # the quota is up to date.
-    early = operation.deadline is None or not draft.reached(operation.deadline)
-    may_have_left = bool(drivers) or (early and draft.attempt.number > 0)
+    may_have_left = bool(drivers) or (draft.attempt.number > 0 and _is_looked_for(draft))
     if room.left and may_have_left and all(one.terminal for one in drivers):
         # Volumes that are reused, and what Spark made for executors, belong to the pod of their
         # driver, which stays for its log.
@@ -40,6 +40,19 @@ def hinders_start(draft: Draft) -> Obstacle | None:
         left = _SETTLES if draft.attempt.number else timedelta(0)
         draft.put_operation(deadline=draft.now + left)
     return Obstacle(QUOTA_EXCEEDED, lacks_start(draft) or "waits for room in quotas", passes=True)
+
+
+def _is_looked_for(draft: Draft) -> bool:
+    """Whether it is time to look for what an attempt left of which no pod is there to say so.
+
+    In each pass until quotas are up to date; then now and again, as it waits for that alone where
+    an operator had not come to the end of tidying, or somebody deleted the pods.
+    """
+    deadline = draft.operation.deadline
+    if deadline is None or not draft.reached(deadline):
+        return True
+    turn = (draft.now - deadline) // _LOOKS_AGAIN
+    return not draft.reached(deadline + turn * _LOOKS_AGAIN + _ONE_PASS)
 
 
 def lacks_start(draft: Draft) -> str:

@@ -317,6 +317,18 @@ async def test_tidying_removes_the_config_of_old_attempts_only(shell):
     assert names(shell, "ConfigMap") == ["clicks-2-config"]
 
 
+async def test_pods_go_last_as_they_say_that_something_is_left(shell):
+    shell.make_job()
+    intend(shell, 1)
+    always(shell, *start(shell, 1))
+    await shell.settle()
+    shell.api.set_status("Pod", "here", "clicks-1-driver", phase="Failed")
+    always(shell, TidyAttempt(below=2, keep=0))
+    await shell.settle()
+    deleted = [call.kind for call in shell.cluster.effects if call.verb == "delete"]
+    assert deleted == ["ConfigMap", "Pod"]
+
+
 # -- objects and store tasks ----------------------------------------------------------------------
 
 
