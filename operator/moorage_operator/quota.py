@@ -91,6 +91,24 @@ def room(
     )
 
 
+def of_containers(quota: Object) -> list[str]:
+    """What it bounds that containers say, or that a LimitRange's default says for them."""
+    return [name for name in _hard(quota) if _is_said_by_containers(name)]
+
+
+def without_containers(quota: Object) -> Object:
+    """The quota with those bounds alone that no LimitRange has to do with."""
+    hard = {k: v for k, v in _hard(quota).items() if not _is_said_by_containers(k)}
+    status = {**mapping(quota.get("status")), "hard": hard}
+    return {**quota, "spec": {**mapping(quota.get("spec")), "hard": hard}, "status": status}
+
+
+def _is_said_by_containers(resource: str) -> bool:
+    if resource == "requests.storage":
+        return False
+    return resource.startswith(("requests.", "limits.", "hugepages-")) or resource in _PLAIN
+
+
 def refused_by(text: str) -> Object | None:
     """The quota that a refusal of the API server's speaks of; None if it speaks of none.
 

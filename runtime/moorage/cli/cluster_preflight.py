@@ -35,7 +35,7 @@ from moorage_operator.ports import (
     NameTaken,
     Page,
 )
-from moorage_operator.quota import room
+from moorage_operator.quota import of_containers, room, without_containers
 from moorage_operator.references import fact_problems
 from moorage_operator.world import Meta, Revision, Room
 
@@ -238,12 +238,18 @@ def _quotas(seen: "_Seen", running: Running, job: StatefulSparkJob) -> Iterator[
         why = f"whether the pods of the version that runs make room is not known: {running.unread}"
         yield Finding("quotas", "unknown", why)
         return
+    depends = sorted({name for one in quotas for name in of_containers(one)})
+    ranges: list[Json] = []
     try:
-        ranges = asyncio.run(seen.list("LimitRange", seen.namespace)) if quotas else []
+        if depends:
+            ranges = asyncio.run(seen.list("LimitRange", seen.namespace))
+            depends = []
     except ClusterError as error:
-        text = f"what a LimitRange adds to containers is not counted: {error}"
+        # What a default may add to is neither room nor a lack of it; the rest is judged.
+        quotas = [without_containers(one) for one in quotas]
+        bounds = ", ".join(depends)
+        text = f"what a LimitRange adds to containers is not known, nor room for {bounds}: {error}"
         yield Finding("quotas", "unknown", text)
-        ranges = []
     before = running.revision.spec if running.revision is not None else None
     living = (running.drivers, running.executors)
     found = room(quotas, running.meta, job.spec, before, *living, ranges)
@@ -256,7 +262,7 @@ def _quotas(seen: "_Seen", running: Running, job: StatefulSparkJob) -> Iterator[
         warned.append(f"it would start with fewer executors: {found.whole}")
     for text in filter(None, warned):
         yield Finding("quotas", "warning", text)
-    if not lacks and not any(warned):
+    if not lacks and not any(warned) and not depends:
         said = "there is none" if not quotas else f"room for all pods, of {len(quotas)}"
         yield Finding("quotas", "ok", said)
 

@@ -263,17 +263,46 @@ def test_each_thing_that_could_not_be_looked_at_is_told_and_the_rest_is_asked(
     moorage, kubectl, manifest
 ):
     kubectl.denied = {"PriorityClass", "LimitRange", "Node"}
-    kubectl.objects["ResourceQuota"] = [quota(pods="1")]
+    kubectl.objects["ResourceQuota"] = [quota(pods="1", limits_cpu="64")]
     kubectl.objects["ServiceAccount"] = []
     classed = {"podTemplate": {"spec": {"priorityClassName": "high"}}}
     status, out, _ = moorage("preflight", manifest(driver=classed), "--for", "cluster")
     assert status == 2
     assert "PriorityClass: Error from server (Forbidden)" in out
-    assert "what a LimitRange adds to containers is not counted" in out
+    assert "adds to containers is not known, nor room for limits.cpu: Error from" in out
     assert "names a service account that is not there: spark" in out
     assert "ResourceQuota compute has no room for pods 2 of 1" in out
     assert "not looked at: Error from server (Forbidden): Node is forbidden" in out
     assert " ok " not in "".join(line for line in out.splitlines() if line.startswith("ref"))
+
+
+def quotas_said(out):
+    """Of each finding about quotas what came out."""
+    return [line.split()[1] for line in out.splitlines() if line.startswith("quotas ")]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "outcomes", "code"),
+    [
+        ({"limits_cpu": "64"}, ["unknown"], 0),
+        ({"requests_memory": "1Mi"}, ["unknown"], 0),
+        ({"limits_cpu": "64", "pods": "1"}, ["unknown", "failed"], 2),
+        ({"pods": "64", "requests_storage": "1Ti"}, ["ok"], 0),
+    ],
+)
+@pytest.mark.parametrize("runs", [False, True])
+def test_what_depends_on_limit_ranges_that_may_not_be_read_is_unknown(
+    moorage, kubectl, manifest, bounds, outcomes, code, runs
+):
+    if runs:
+        run_of(kubectl)
+    kubectl.denied = {"LimitRange"}
+    kubectl.objects["ResourceQuota"] = [quota(**bounds)]
+    warm = manifest(image="b:2", upgrade={"strategy": "WarmStandby"})
+    status, out, _ = moorage("preflight", warm, "--for", "cluster")
+    assert (status, quotas_said(out)) == (code, outcomes), out
+    assert "has no room for limits" not in out
+    assert "says none" not in out
 
 
 def test_where_the_job_may_not_be_read_its_pods_are_nobody_elses(moorage, kubectl, manifest):
