@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import yaml
+from moorage_testing.jobs import wait_until
 from moorage_testing.page_samples import sample_run
 
 from moorage.cli import savepoint
@@ -31,7 +32,7 @@ def sockets(monkeypatch):
 
 
 @pytest.fixture
-def running(sockets, job_file):  # noqa: ARG001 - they lie in that folder
+def running(sockets, job_file, asked):  # noqa: ARG001 - they lie in that folder
     """A job that runs from the manifest, with everything in it."""
     where = JobSettings.of(load_manifest(job_file), job_file.parent).checkpoint_dir
     now = datetime.now(UTC)
@@ -42,8 +43,14 @@ def running(sockets, job_file):  # noqa: ARG001 - they lie in that folder
     progress = replace(progress, last_checkpoint=newest, last_savepoint=savepoint, watermarks=marks)
     progress = replace(progress, epoch_began=now - timedelta(seconds=75))
     found = run_status("clicks", where, progress, now)
-    with ControlServer(control_path(where), Requests(), StateLookups(), lambda: found):
+    with ControlServer(control_path(where), asked, StateLookups(), lambda: found):
         yield found
+
+
+@pytest.fixture
+def asked():
+    """What the job that runs was asked for; it does nothing of it."""
+    return Requests()
 
 
 @pytest.fixture
@@ -69,16 +76,17 @@ def willing(sockets, job_file):  # noqa: ARG001 - they lie in that folder
     thread.join()
 
 
-def test_a_savepoint_that_is_only_ordered_is_not_waited_for(
-    moorage, running, job_file, monkeypatch
-):
+@pytest.mark.usefixtures("running")
+def test_a_savepoint_that_is_only_ordered_is_not_waited_for(moorage, asked, job_file, monkeypatch):
     monkeypatch.setattr(savepoint, "_ORDER_SECONDS", 0.05)
     text = job_file.read_text()
     job_file.write_text(text.replace("state: {", 'state: {savepointDir: "file:///s", '))
     status, out, err = moorage("savepoint", job_file, "friday", "--no-wait")
     assert (status, out) == (0, "file:///s/friday\n")
     assert f"ordered: savepoint friday; look for it: moorage status {job_file}" in err
-    assert running.job == "clicks"
+    # Nobody waited for it: it may get there a little later.
+    [order] = wait_until(lambda: asked.take_all(SavepointRequest))
+    assert (order.name, order.format, order.stop) == ("friday", "canonical", False)
 
 
 def test_who_waits_is_told_what_is_waited_for(running):
