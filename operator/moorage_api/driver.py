@@ -338,6 +338,17 @@ class LoadReport(Report):
     """None where no operator has several subtasks and rows."""
     operators: Items[OperatorLoad] = ()
     """Those with rows in the window, by uid; no more than 32."""
+    operator_seconds: _Number = 0.0
+    """The time up to now over which `skew` and `operators` are counted, which is looked at less
+    often: more than the window by up to a look and an epoch, or less at first."""
+    whole: bool = False
+    """Whether that is all of a window that is no shorter than the job asks for."""
+
+    @property
+    def of_window(self) -> float:
+        """What of the time that operators were at work lies in the window, if they work evenly."""
+        longer = self.operator_seconds > self.seconds > 0
+        return self.seconds / self.operator_seconds if longer else 1.0
 
 
 class DriverState(Report):

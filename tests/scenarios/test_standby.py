@@ -123,7 +123,7 @@ async def test_a_version_that_does_worse_is_given_up(running, habit, value, said
 @pytest.mark.parametrize("gives", [0.0, 1.0, 4.0])
 async def test_a_version_that_gives_other_rows_is_given_up_where_that_was_asked_for(running, gives):
     running.drivers.habits.arrivals = {"clicks": 100.0}
-    running.drivers.habits.standby_output = gives
+    running.drivers.habits.standby_output, running.drivers.habits.load_window = gives, 30.0
     rules = {"maxOutputDifferencePercent": 20, **OBSERVED}
     running.edit(image=NEW, upgrade={"strategy": "WarmStandby", "standby": rules})
     await running.until(lambda: "StandbyFailed" in running.events(), 600)
@@ -140,7 +140,7 @@ async def test_one_that_gives_about_as_many_or_that_nobody_compares_takes_over(
     running, gives, most
 ):
     running.drivers.habits.arrivals = {"clicks": 100.0}
-    running.drivers.habits.standby_output = gives
+    running.drivers.habits.standby_output, running.drivers.habits.load_window = gives, 30.0
     rules = {**({"maxOutputDifferencePercent": most} if most else {}), **OBSERVED}
     running.edit(image=NEW, upgrade={"strategy": "WarmStandby", "standby": rules})
     await taken_over(running)
@@ -160,6 +160,22 @@ async def test_what_it_gave_while_it_caught_up_is_not_compared(running):
     assert "once all of scaling.autoscaler.window is since then" in said
     running.drivers.habits.standby_output = 2.0
     await taken_over(running)
+
+
+async def test_it_waits_until_the_old_version_has_a_whole_window_as_well(running):
+    running.drivers.habits.arrivals = {"clicks": 100.0}
+    running.drivers.habits.load_window, running.drivers.habits.standby_output = 90.0, 4.0
+    rules = {"maxOutputDifferencePercent": 20, **OBSERVED}
+    running.edit(image=NEW, upgrade={"strategy": "WarmStandby", "standby": rules})
+    await kept_up(running, 60)
+    # As after a rewind, from which on it counts anew
+    running.driver().parallel_since = running.clock.now()
+    await running.run(60)
+    assert "once all of scaling.autoscaler.window" in (
+        running.status().condition("Reconciled").message
+    )
+    assert "StandbyFailed" not in running.events()
+    await running.until(lambda: "StandbyFailed" in running.events(), 120)
 
 
 async def test_one_whose_output_can_never_be_compared_in_time_is_given_up_and_says_why(running):

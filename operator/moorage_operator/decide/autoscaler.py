@@ -163,7 +163,8 @@ def _uneven(report: DriverState) -> str:
     one = _busiest(load) if load is not None else None
     if load is None or one is None or not _load(report).is_uneven:
         return ""
-    busy, middle = (each.busy_seconds / max(load.seconds, 1.0) for each in (one.most, one.median))
+    share = load.of_window / max(load.seconds, 1.0)
+    busy, middle = (min(each.busy_seconds * share, 1.0) for each in (one.most, one.median))
     return (
         f"subtask {one.busiest} of {one.uid} (key groups {one.key_groups}) was at work for "
         f"{busy:.0%} of the time, the median of its {one.subtasks} for {middle:.0%}"

@@ -185,12 +185,13 @@ def _skewed_rows(load: LoadReport, least: float) -> str:
 
 def _skewed_work(load: LoadReport, times: float, least: float) -> str:
     """Rows may be as many as elsewhere, and cost more: by larger state, or many timers."""
-    bound = least * load.busy_seconds
+    spent = load.busy_seconds / load.of_window
+    bound = least * spent
     for one in load.operators:
         most, median = one.most, one.median
         waited = one.subtasks > 1 and most.rows >= _SKEW_ROWS
         if waited and most.busy_seconds >= max(times * median.busy_seconds, bound):
-            share = most.busy_seconds / load.busy_seconds
+            share = most.busy_seconds / spent
             return (
                 f"subtask {one.busiest} of {one.uid} (key groups {one.key_groups}) was at work for "
                 f"{share:.0%} of the epochs' time, at least {times:g} times the median, and all "

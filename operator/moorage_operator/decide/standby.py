@@ -278,16 +278,20 @@ def _compared(draft: Draft, report: DriverState, rules: Standby) -> _Judged:
         )
     rates = _compared_rates(draft, report, old, rules.min_rate_percent)
     percent = rules.max_output_difference_percent
-    if percent is None or rates.verdict != "Good" or report.load is None or old.load is None:
+    if percent is None or rates.verdict != "Good":
         return rates
-    # What it gave while it caught up was given for older rows.
-    if _kept_up_for(draft) < report.load.seconds:
+    new, its = report.load, old.load
+    # What it gave while it caught up was given for older rows; and windows give rows in bursts, so
+    # that little of either version says nothing.
+    whole = new is not None and its is not None and new.whole and its.whole
+    if new is None or its is None or not whole or _kept_up_for(draft) < new.operator_seconds:
         text = (
-            "it keeps up, and what it gives is compared once all of scaling.autoscaler.window is "
-            "since then; a shorter one, or a longer upgrade.standby.catchUpTimeout, gives it time"
+            "it keeps up, and what both versions give is compared once all of "
+            "scaling.autoscaler.window is since then; a shorter one, or a longer "
+            "upgrade.standby.catchUpTimeout, gives it time"
         )
         return _Judged("Behind", text)
-    return _compared_output(report.load, old.load, percent) or rates
+    return _compared_output(new, its, percent) or rates
 
 
 def _kept_up_for(draft: Draft) -> float:

@@ -51,6 +51,7 @@ class LoadWindow:
         self._lags: deque[tuple[float, int]] = deque(maxlen=_MOST)
         self._looks: deque[tuple[float, _Known]] = deque(maxlen=_MOST)
         self._subtasks: Sequence[SubtaskView] = ()
+        self._seen_at = 0.0
 
     def begin(self, now: float) -> None:
         """From now on the stream runs in another way than before."""
@@ -71,6 +72,7 @@ class LoadWindow:
     def subtasks(self, at: float, seen: Sequence[SubtaskView]) -> None:
         """What the subtasks have done since the run began."""
         self._subtasks = [one for one in seen if one.key_groups is not None]
+        self._seen_at = at
         if not self._looks or at - self._looks[-1][0] >= _LOOK_SECONDS:
             done = {
                 (one.uid, one.subtask): Done(one.rows_in, one.busy_seconds, one.rows_out)
@@ -89,9 +91,12 @@ class LoadWindow:
         began = max(self._since, now - self._seconds)
         _drop(self._epochs, began)
         _drop(self._lags, began)
-        _drop(self._looks, began)
         seconds = max(now - began, 0.0)
-        before: _Known = self._looks[0][1] if self._looks else {}
+        looked, before = self._base(began)
+        # What was done before the window is none of its load; but of an epoch that takes longer
+        # than a window nothing is known yet.
+        idle = self._seen_at < began and not under_way
+        subtasks = () if idle else self._subtasks
         busy = sum(min(took, max(at - began, 0.0)) for at, took, _ in self._epochs)
         return LoadReport(
             seconds=seconds,
@@ -102,9 +107,22 @@ class LoadWindow:
             lag_rows=self._lags[-1][1] if self._lags else None,
             lag_rows_before=self._lags[0][1] if self._lags else None,
             lag_seconds=self._lags[-1][0] - self._lags[0][0] if self._lags else 0.0,
-            skew=most_skewed(self._subtasks, before),
-            operators=tuple(operator_loads(self._subtasks, before))[:_MOST_OPERATORS],
+            skew=most_skewed(subtasks, before),
+            operators=tuple(operator_loads(subtasks, before))[:_MOST_OPERATORS],
+            operator_seconds=max(now - looked, 0.0),
+            whole=seconds >= self._seconds and looked <= began,
         )
+
+    def _base(self, began: float) -> tuple[float, _Known]:
+        """The look from which on subtasks are counted: the newest one that is not in the window.
+
+        Looks are seldom, and a window may have none: what is counted is then more than the window,
+        and never the whole run.
+        """
+        looks = self._looks
+        while len(looks) > 1 and looks[1][0] <= began and looks[1][0] < self._seen_at:
+            looks.popleft()
+        return looks[0] if looks else (began, {})
 
 
 def fixed_seconds(epochs: list[tuple[float, int]]) -> float:

@@ -156,8 +156,8 @@ def _of_subtasks(
 
 
 def _subtask_busy(done: SubtaskLoad, load: LoadReport) -> float | None:
-    known = done.busy_seconds > 0
-    return min(done.busy_seconds / max(load.seconds, 1e-3), 1.0) if known else None
+    known, share = done.busy_seconds > 0, load.of_window / max(load.seconds, 1e-3)
+    return min(done.busy_seconds * share, 1.0) if known else None
 
 
 def _subtask_rate(done: SubtaskLoad, load: LoadReport) -> float | None:

@@ -93,3 +93,59 @@ def test_of_two_subtasks_the_median_is_the_other_one():
     assert load is not None
     [counts] = load.operators
     assert (counts.most.busy_seconds, counts.median.busy_seconds) == (9.0, 1.0)
+
+
+def stream(seconds, until, every):
+    """The window of one that takes ten rows a second, in epochs of so many seconds."""
+    window = LoadWindow(seconds)
+    window.begin(0.0)
+    for at in range(0, until + 1, every):
+        window.epoch(at, 1.0, 10 * every)
+        window.subtasks(float(at), [subtask(0, 10 * at, at / 10)])
+    return window
+
+
+@pytest.mark.parametrize(
+    ("seconds", "every", "now", "counted"),
+    [
+        (20.0, 10, 105.0, 45.0),  # from the look at 60 on; there is one each 30 s
+        (20.0, 10, 125.0, 35.0),
+        (1.0, 10, 100.0, 10.0),
+        (60.0, 10, 200.0, 80.0),
+        (30.0, 40, 115.0, 75.0),  # an epoch takes longer than the window
+        (30.0, 40, 119.0, 79.0),
+    ],
+)
+def test_where_no_look_lies_in_the_window_the_last_one_before_counts(seconds, every, now, counted):
+    window = stream(seconds, int(now) // every * every, every)
+    load = window.report(now, 0.5)
+    assert load is not None
+    last = int(now) // every * every
+    assert (load.operator_seconds, load.whole) == (counted, True)
+    assert [one.rows_in for one in load.operators] == [round(10 * (last - (now - counted)))]
+
+
+def test_what_was_done_before_a_window_in_which_nothing_was_is_not_counted():
+    window = stream(20.0, 100, 10)
+    idle, busy = window.report(150.0, 0.0), window.report(150.0, 45.0)
+    assert idle is not None
+    assert busy is not None
+    assert (idle.operators, idle.skew) == ((), None)
+    assert [one.rows_in for one in busy.operators] == [100]
+
+
+@pytest.mark.parametrize(("now", "whole"), [(50.0, False), (61.0, True)])
+def test_less_than_a_window_is_not_the_whole_of_it(now, whole):
+    load = stream(60.0, 40, 10).report(now, 0.0)
+    assert load is not None
+    assert (load.whole, load.operator_seconds) == (whole, now)
+
+
+def test_nor_is_one_whose_first_epoch_took_most_of_it():
+    window = LoadWindow(60.0)
+    window.begin(0.0)
+    window.subtasks(50.0, [subtask(0, 500, 1.0)])
+    window.subtasks(90.0, [subtask(0, 900, 2.0)])
+    load = window.report(100.0, 0.0)
+    assert load is not None
+    assert (load.whole, load.operator_seconds) == (False, 50.0)

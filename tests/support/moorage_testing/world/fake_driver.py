@@ -151,6 +151,8 @@ class FakeDriver(LineageKeeper):
             lag_rows_before=0,
             lag_seconds=seconds,
             operators=(self._counts(),),
+            operator_seconds=window,
+            whole=seconds >= self.habits.load_window,
         )
 
     def _counts(self) -> OperatorLoad:
