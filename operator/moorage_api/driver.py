@@ -366,7 +366,8 @@ class DriverState(Report):
     fence: _Count = 0
     epoch: _Count = 0
     watermark: Moment | None = None
-    """Of the operator whose event time is furthest behind; none before any has shown one."""
+    """Of the operator whose event time is furthest behind; none before that one has any, and 1970
+    for what is before."""
     watermark_of: str = ""
     """Its uid."""
     watermark_held_by: str = ""

@@ -329,7 +329,8 @@ class JobView(Report):
     busy_ratio: str = ""
     state_bytes: int = 0
     watermark: Moment | None = None
-    """Of the operator whose event time is furthest behind; none before any has shown one."""
+    """Of the operator whose event time is furthest behind; none before that one has any, and 1970
+    for what is before."""
     watermark_of: str = ""
     """Its uid."""
     watermark_held_by: str = ""

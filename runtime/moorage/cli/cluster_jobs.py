@@ -134,12 +134,11 @@ def tree(look: Look, now: datetime) -> Iterator[str]:
     rates = f"{driver.get('inputRowsPerSecond', '0')} rows/s, busy {driver.get('busyRatio', '0')}"
     size = size_text(driver.get("stateBytes", 0))
     yield f"├─ stream: epoch {driver.get('epoch', 0)}, {rates}, state {size}"
-    if mark := driver.get("watermark"):
-        moment = int(datetime.fromisoformat(mark).timestamp() * 1000)
-        held_by = driver.get("watermarkHeldBy")
+    if uid := driver.get("watermarkOf"):
+        mark, held_by = driver.get("watermark"), driver.get("watermarkHeldBy")
+        moment = int(datetime.fromisoformat(mark).timestamp() * 1000) if mark else None
         waits = f", waits for {held_by}" if held_by else ""
-        told = event_time_text(moment, now)
-        yield f"├─ watermark of {driver.get('watermarkOf')}: {told}{waits}"
+        yield f"├─ watermark of {uid}: {event_time_text(moment, now)}{waits}"
     groups = f"{scaling.get('observedParallelism') or '-'} subtasks"
     yield f"├─ {groups} of {scaling.get('maxParallelism') or '-'} key groups"
     for pod in look.pods:

@@ -24,6 +24,7 @@ from moorage.driver.views import (
     FailureView,
     SavepointView,
     WatermarkView,
+    furthest_behind,
 )
 from moorage_api.driver import (
     DRIVER_FORMAT,
@@ -420,13 +421,16 @@ def _runs_anew(before: JobProgress, now: JobProgress) -> bool:
 def _furthest_behind(watermarks: Sequence[WatermarkView]) -> tuple[datetime | None, str, str]:
     """The watermark that is furthest behind, whose it is, and what it waits for.
 
-    Nothing also for one that no report can have: event time is anything that a row says.
+    Event time is anything that a row says. A report can have no time before 1970, for which 1970
+    is told, and none after its end, of which nothing is told.
     """
-    known = [(one.time_ms, one.uid, one.held_by) for one in watermarks if one.time_ms is not None]
-    time_ms, uid, held_by = min(known, default=(-1, "", ""))
-    if not 0 <= time_ms < _END_MS:
+    found = furthest_behind(watermarks)
+    if found is None or (found.time_ms or 0) >= _END_MS:
         return None, "", ""
-    return datetime.fromtimestamp(time_ms / 1000, UTC), uid, held_by
+    time = None
+    if found.time_ms is not None:
+        time = datetime.fromtimestamp(max(found.time_ms, 0) / 1000, UTC)
+    return time, found.uid, found.held_by
 
 
 def error_code(error: BaseException) -> str:

@@ -118,6 +118,15 @@ class WatermarkView:
     held_by: str = ""
 
 
+def furthest_behind(watermarks: Iterable[WatermarkView]) -> WatermarkView | None:
+    """The one that is, which is one without a time where any has none; None of none."""
+    return min(
+        watermarks,
+        key=lambda one: (one.time_ms is not None, one.time_ms or 0, one.uid),
+        default=None,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SavepointView:
     """A completed savepoint: what to name to restore it, and what it cost.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from moorage.driver.types import JobProgress
-from moorage.driver.views import EpochPhases, SubtaskView, WatermarkView
+from moorage.driver.views import EpochPhases, SubtaskView, WatermarkView, furthest_behind
 
 EPOCHS = 240
 """How many are remembered."""
@@ -27,7 +27,7 @@ class EpochPoint:
     Attributes:
         lag_rows: rows that sources had and no epoch had taken; None where they do not say.
         behind_seconds: how far the event time of the operator that is furthest behind was behind
-            the clock; None where no operator has event time, or has seen any.
+            the clock; None where that one has seen none yet, or no operator has event time.
     """
 
     epoch: int
@@ -193,8 +193,10 @@ def _base(samples: Sequence[_Sample], now: float, *, in_epoch: bool) -> _Sample:
 
 
 def _behind(watermarks: Sequence[WatermarkView], now: datetime) -> float | None:
-    times = [one.time_ms for one in watermarks if one.time_ms is not None]
-    return max(now.timestamp() - min(times) / 1000, 0.0) if times else None
+    found = furthest_behind(watermarks)
+    if found is None or found.time_ms is None:
+        return None
+    return max(now.timestamp() - found.time_ms / 1000, 0.0)
 
 
 def _rows(subtasks: Iterable[SubtaskView]) -> int:

@@ -146,7 +146,9 @@ def sample_run(epochs: int = 40) -> RunHistory:
                 lag_rows=12_000 + 700 * (number % 7),
                 watermarks=(
                     replace(slow, held_by="clicks"),
-                    WatermarkView("join", None, "payments"),
+                    replace(
+                        slow, uid="join", time_ms=(slow.time_ms or 0) + 20_000, held_by="payments"
+                    ),
                 ),
                 subtasks=subtasks(number),
             )

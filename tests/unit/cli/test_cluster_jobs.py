@@ -182,6 +182,13 @@ def test_event_time_is_shown_as_far_as_the_status_has_it():
     assert lines[2] == f"├─ watermark of sessions: {told}"
 
 
+def test_an_operator_that_has_no_event_time_yet_is_shown_with_what_it_waits_for():
+    one = job()
+    one["status"]["job"] |= {"watermarkOf": "join", "watermarkHeldBy": "payments"}
+    lines = list(tree(looked(Cluster(Kubectl(one)), "clicks"), NOW))
+    assert lines[2] == "├─ watermark of join: none yet, waits for payments"
+
+
 def test_a_job_that_has_no_status_yet_is_shown_too():
     one = job()
     del one["status"]

@@ -49,11 +49,25 @@ def test_the_watermark_that_is_furthest_behind_is_told_if_a_report_can_have_it(b
     state = board.state()
     assert state.watermark == datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)
     assert (state.watermark_of, state.watermark_held_by) == ("late", "in")
-    for marks in ((), (WatermarkView("a", None),), (WatermarkView("a", -1),)):
-        say(watermarks=marks)
-        assert (board.state().watermark, board.state().watermark_of) == (None, "")
+    say(watermarks=())
+    assert (board.state().watermark, board.state().watermark_of) == (None, "")
     say(watermarks=(WatermarkView("a", 1 << 50),))
     assert board.state().watermark is None, "no report has a time after the year 3000"
+
+
+def test_an_operator_without_a_watermark_is_furthest_behind(board, say):
+    stuck = WatermarkView("join", None, "payments")
+    say(watermarks=(WatermarkView("late", 5_000, "in"), stuck, WatermarkView("old", -5, "in")))
+    state = board.state()
+    assert (state.watermark, state.watermark_of) == (None, "join")
+    assert state.watermark_held_by == "payments"
+
+
+def test_a_watermark_before_1970_is_told_as_1970(board, say):
+    say(watermarks=(WatermarkView("late", 5_000, "in"), WatermarkView("old", -5_000, "clicks")))
+    state = board.state()
+    assert state.watermark == datetime(1970, 1, 1, tzinfo=UTC)
+    assert (state.watermark_of, state.watermark_held_by) == ("old", "clicks")
 
 
 def test_busy_ratio_and_rates_are_of_the_last_minute_and_fade(board, clock, say):

@@ -140,7 +140,9 @@ def test_how_far_the_job_is_behind_has_a_chart_of_rows_and_one_of_event_time():
 
 def test_a_lag_that_nobody_knows_has_no_chart_and_one_of_the_future_is_none():
     history = RunHistory("clicks", wall_clock=lambda: AT)
-    history(JobProgress(epochs=1, epoch=1, watermarks=(WatermarkView("join", None, "clicks"),)))
+    late = WatermarkView("sums", 0, "clicks")
+    stuck = (late, WatermarkView("join", None, "clicks"))
+    history(JobProgress(epochs=1, epoch=1, watermarks=stuck))
     assert len(section_of(history, "epochs").charts) == 2
     ahead = WatermarkView("join", int(AT.timestamp() * 1000) + 60_000, "clicks")
     history(JobProgress(epochs=2, epoch=2, watermarks=(ahead,), lag_rows=0))
