@@ -88,7 +88,8 @@ class LoadWindow:
         """
         if self._since is None:
             return None
-        began = max(self._since, now - self._seconds)
+        earliest = now - self._seconds
+        began = max(self._since, earliest)
         _drop(self._epochs, began)
         _drop(self._lags, began)
         seconds = max(now - began, 0.0)
@@ -96,7 +97,7 @@ class LoadWindow:
         # What was done before the window is none of its load; but of an epoch that takes longer
         # than a window nothing is known yet.
         idle = self._seen_at < began and not under_way
-        subtasks = () if idle else self._subtasks
+        looked, subtasks = (began, ()) if idle else (looked, self._subtasks)
         busy = sum(min(took, max(at - began, 0.0)) for at, took, _ in self._epochs)
         return LoadReport(
             seconds=seconds,
@@ -110,7 +111,7 @@ class LoadWindow:
             skew=most_skewed(subtasks, before),
             operators=tuple(operator_loads(subtasks, before))[:_MOST_OPERATORS],
             operator_seconds=max(now - looked, 0.0),
-            whole=seconds >= self._seconds and looked <= began,
+            whole=self._since <= earliest and looked <= began,
         )
 
     def _base(self, began: float) -> tuple[float, _Known]:

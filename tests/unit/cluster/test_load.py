@@ -131,6 +131,8 @@ def test_what_was_done_before_a_window_in_which_nothing_was_is_not_counted():
     assert idle is not None
     assert busy is not None
     assert (idle.operators, idle.skew) == ((), None)
+    # Of all of it nothing is known to be: no older time is asked for.
+    assert (idle.operator_seconds, idle.whole) == (20.0, True)
     assert [one.rows_in for one in busy.operators] == [100]
 
 
@@ -139,6 +141,17 @@ def test_less_than_a_window_is_not_the_whole_of_it(now, whole):
     load = stream(60.0, 40, 10).report(now, 0.0)
     assert load is not None
     assert (load.whole, load.operator_seconds) == (whole, now)
+
+
+def test_a_window_is_whole_whatever_its_times_are_rounded_to():
+    chance = random.Random(1)
+    for _ in range(200):
+        window, began = LoadWindow(chance.choice([0.1, 33.3, 900.0])), chance.uniform(0, 1e6)
+        window.begin(began)
+        window.subtasks(began, [subtask(0, 10, 1.0)])
+        load = window.report(began + chance.uniform(900.1, 1e4), 0.0)
+        assert load is not None
+        assert load.whole, load
 
 
 def test_nor_is_one_whose_first_epoch_took_most_of_it():
