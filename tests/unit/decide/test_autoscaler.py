@@ -180,6 +180,17 @@ def test_a_decision_says_which_subtask_the_others_wait_for():
     assert scaler(stage).busiest.startswith(WHO.format("8-15"))
 
 
+def test_of_what_was_counted_over_more_than_the_window_the_share_of_time_is_told():
+    load = hot("8-15")
+    [one] = load.operators
+    twice = {"rows": one.most.rows * 2, "busy_seconds": one.most.busy_seconds * 2}
+    most = one.most.model_copy(update=twice)
+    longer = {"operators": (one.model_copy(update={"most": most}),), "operator_seconds": 1800.0}
+    stage = stable(load.model_copy(update=longer))
+    stage.pass_()
+    assert WHO.format("8-15") in scaler(stage).message
+
+
 def test_one_hot_key_group_is_told_and_no_subtasks_are_added_for_it():
     stage = stable(hot("8-8"))
     stage.settle()

@@ -324,8 +324,12 @@ def test_skew_says_where_and_does_not_come_and_go_with_every_look():
     assert len(keys(stage, "SkewedKeys")) == 1
 
 
-def worked(most, median=100.0, rows=1_000, subtasks=4):
-    """Of a stream that spends 810 s of 900 in epochs: seconds of its busiest subtask."""
+def worked(most, median=100.0, rows=1_000, subtasks=4, counted=900.0):
+    """Of a stream that spends 810 s of 900 in epochs: seconds of its busiest subtask.
+
+    Args:
+        counted: seconds over which those of subtasks are.
+    """
     one = OperatorLoad(
         uid="sums",
         subtasks=subtasks,
@@ -334,7 +338,8 @@ def worked(most, median=100.0, rows=1_000, subtasks=4):
         most=SubtaskLoad(rows=rows, busy_seconds=most),
         median=SubtaskLoad(rows=rows, busy_seconds=median),
     )
-    return LoadReport(seconds=900.0, busy_seconds=810.0, operators=(one,))
+    known = {"seconds": 900.0, "busy_seconds": 810.0, "operator_seconds": counted}
+    return LoadReport(operators=(one,), **known)
 
 
 @pytest.mark.parametrize(
@@ -344,6 +349,9 @@ def worked(most, median=100.0, rows=1_000, subtasks=4):
         (worked(729.0, median=200.0), False),
         # Epochs take their time elsewhere.
         (worked(401.0), False),
+        # As much, over twice the time
+        (worked(802.0, counted=1800.0), False),
+        (worked(1458.0, counted=1800.0), True),
         (worked(729.0, median=0.0), True),
         (worked(729.0, median=0.0, subtasks=1), False),
         (worked(729.0, rows=50), False),
