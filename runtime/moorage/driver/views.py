@@ -224,7 +224,7 @@ class EpochPhases:
         wait: since the epoch before: for rows, for the interval, for checkpoints to be begun.
         plan: until Spark was asked.
         source: until the first subtask began: sources were read, transformed and written for the
-            shuffle; operators whose rows another one reads have all of their time in it.
+            shuffle; operators whose rows another one reads have their time in it, and in shuffle.
         shuffle: what Spark took beyond: rows on their way to subtasks, tasks that start or wait for
             a core, attempts that failed.
         function, state, sink: of the slowest subtask of each operator, together: in exchanges with
