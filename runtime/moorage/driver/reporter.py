@@ -275,7 +275,6 @@ class Reporter:
         """What is to be told of event times, by input; people are told once of each."""
         for name in sorted(found.keys() - self._told_of_times):
             self._told_of_times.add(name)
-            _log.warning("%s", found[name])
             self.message(found[name])
 
     # -- checkpoints -----------------------------------------------------------------------
