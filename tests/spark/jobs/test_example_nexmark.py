@@ -7,7 +7,6 @@ state is rows that wait for those of the other input then.
 What each run prints, rows per second and processor time per row, is seen with `-s`.
 """
 
-import importlib
 import re
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 from benchmarks.cpu import tree_seconds
+from moorage_testing.example_scripts import scripts_of
 from moorage_testing.jobs import JobHome, kill_group, wait_until
 from moorage_testing.oracle import newest_manifest
 
@@ -48,13 +48,8 @@ _PROGRESS = re.compile(r"running: epoch \d+, ([\d,]+) rows")
 @pytest.fixture(scope="module")
 def modules():
     """How events are made, and the oracle; scripts beside each other and no package."""
-    sys.path.insert(0, str(NEXMARK))
-    try:
-        yield importlib.import_module("events"), importlib.import_module("oracle")
-    finally:
-        sys.path.remove(str(NEXMARK))
-        for name in ("events", "oracle"):
-            sys.modules.pop(name, None)
+    with scripts_of(NEXMARK) as load:
+        yield load("events"), load("oracle")
 
 
 @pytest.fixture(scope="module")

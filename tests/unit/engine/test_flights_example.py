@@ -1,14 +1,13 @@
 """The job of the flights example, epoch after epoch, beside the oracle of the example."""
 
-import importlib
 import random
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pytest
+from moorage_testing.example_scripts import scripts_of
 
 from moorage.engine.event_time import InputClock, Watermarks
 
@@ -31,14 +30,9 @@ ENTRY = pa.schema(
 
 
 @pytest.fixture
-def example(monkeypatch):
-    monkeypatch.syspath_prepend(FLIGHTS)
-    for path in FLIGHTS.glob("*.py"):
-        # Another example's script of that name.
-        sys.modules.pop(path.stem, None)
-    yield [importlib.import_module(name) for name in ("job", "oracle", "prepare")]
-    for path in FLIGHTS.glob("*.py"):
-        sys.modules.pop(path.stem, None)
+def example():
+    with scripts_of(FLIGHTS) as load:
+        yield [load(name) for name in ("job", "oracle", "prepare")]
 
 
 def departures(rng):

@@ -1,24 +1,21 @@
 """The example's modules, which are scripts beside each other and no package."""
 
-import importlib
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pandas as pd
 import pytest
+from moorage_testing.example_scripts import scripts_of
 
 FLIGHTS = Path(__file__).parents[3] / "examples" / "flights"
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+def example() -> Iterator[Callable[[str], ModuleType]]:
     """Import a module of the flights example, as a script in its directory would."""
-    monkeypatch.syspath_prepend(FLIGHTS)
-    yield importlib.import_module
-    for path in FLIGHTS.glob("*.py"):
-        sys.modules.pop(path.stem, None)
+    with scripts_of(FLIGHTS) as load:
+        yield load
 
 
 @pytest.fixture

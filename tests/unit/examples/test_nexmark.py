@@ -1,13 +1,12 @@
 """examples/nexmark: each query over a few thousand events is what its definition says."""
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from moorage_testing.example_scripts import scripts_of
 
 from moorage.api.declarations import arrow_schema, columns_of
 from moorage.testing import run_job
@@ -27,15 +26,8 @@ SPEEDS = {
 @pytest.fixture(scope="module")
 def modules():
     """The example's modules, which are scripts beside each other and no package."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(NEXMARK))
-    try:
-        yield tuple(map(importlib.import_module, ("events", "queries", "oracle")))
-    finally:
-        sys.path.remove(str(NEXMARK))
-        for name in set(sys.modules) - before:
-            if str(NEXMARK) in str(getattr(sys.modules[name], "__file__", "")):
-                del sys.modules[name]
+    with scripts_of(NEXMARK) as load:
+        yield tuple(map(load, ("events", "queries", "oracle")))
 
 
 @pytest.fixture(scope="module")
