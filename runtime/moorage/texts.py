@@ -52,6 +52,12 @@ def event_time_text(time_ms: int | None, now: datetime) -> str:
     return f"{time_text(moment)}, {age_text(abs(seconds))} {where} the clock{looks}"
 
 
+def watermark_text(time_ms: int | None, held_by: str, now: datetime) -> str:
+    """How far event time has come for an operator, and the input that it waits for, if any."""
+    told = event_time_text(time_ms, now)
+    return f"{told}, waits for {held_by}" if held_by else told
+
+
 def moment_text(time_ms: int) -> str:
     """Milliseconds since 1970 UTC as a date, or as they are where no calendar has them."""
     try:

@@ -36,6 +36,7 @@ _OF_KEYED = {
     "between": 'interval_join(other).between("-5m", "1h")',
     "reduce": 'window(Tumbling("1h")).reduce(function, uid="..."), or aggregate(...)',
 }
+"""Names that people bring along to a stream with a key."""
 _OTHERWISE = {
     **dict.fromkeys(
         ("filter", "flatMap", "flat_map", "map", "select", "selectExpr", "where", "withColumn"),
@@ -46,7 +47,6 @@ _OTHERWISE = {
     **dict.fromkeys(("add_sink", "writeStream", "write"), 'sink_to(sink, uid="...")'),
     **dict.fromkeys(("coGroup", "cogroup"), "co_group(other)"),
     **dict.fromkeys(("intervalJoin", "join_interval"), "interval_join(other)"),
-    **_OF_KEYED,
     "side_output": "get_side_output(tag)",
     "sideOutput": "get_side_output(tag)",
     "to": 'sink_to(sink, uid="...")',
@@ -153,9 +153,10 @@ def absent(stream: object, name: str, elsewhere: type, first: str) -> Exception:
         return Misplaced(
             f"{name} is a call of a {elsewhere.__name__}, and this is a {kind}: call {first} first"
         )
+    if name in _OF_KEYED:
+        return Misplaced(f"a {kind} has no {name}: call {first}, then {_OF_KEYED[name]}")
     if name in _OTHERWISE:
-        begin = f"{first}, then " if name in _OF_KEYED and first == _KEY_BY else ""
-        return Misplaced(f"a {kind} has no {name}: call {begin}{_OTHERWISE[name]}")
+        return Misplaced(f"a {kind} has no {name}: call {_OTHERWISE[name]}")
     return _misspelt(f"a {kind}", name, dir(type(stream))) or _unknown(stream, name)
 
 
@@ -167,6 +168,8 @@ def absent_of_keyed(stream: object, name: str, elsewhere: type) -> Exception:
             f"a {kind} has a key: name all its columns in one call, as in key_by('user', 'page'), "
             f"or call process or another operator before {name}"
         )
+    if name in _OF_KEYED:
+        return Misplaced(f"a {kind} has no {name}: call {_OF_KEYED[name]}")
     if instead in {_FRAME, _EVENT_TIME}:
         return Misplaced(f"a {kind} has no {name}: before key_by, call {instead}")
     first = "process, window or another operator"

@@ -25,7 +25,7 @@ from moorage.cli.output import (
     print_table,
     stoppable,
 )
-from moorage.texts import age_text, event_time_text, size_text
+from moorage.texts import age_text, size_text, watermark_text
 from moorage_api import API_VERSION
 from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
@@ -135,10 +135,9 @@ def tree(look: Look, now: datetime) -> Iterator[str]:
     size = size_text(driver.get("stateBytes", 0))
     yield f"├─ stream: epoch {driver.get('epoch', 0)}, {rates}, state {size}"
     if uid := driver.get("watermarkOf"):
-        mark, held_by = driver.get("watermark"), driver.get("watermarkHeldBy")
-        moment = int(datetime.fromisoformat(mark).timestamp() * 1000) if mark else None
-        waits = f", waits for {held_by}" if held_by else ""
-        yield f"├─ watermark of {uid}: {event_time_text(moment, now)}{waits}"
+        mark, held_by = driver.get("watermark"), driver.get("watermarkHeldBy", "")
+        time_ms = int(datetime.fromisoformat(mark).timestamp() * 1000) if mark else None
+        yield f"├─ watermark of {uid}: {watermark_text(time_ms, held_by, now)}"
     groups = f"{scaling.get('observedParallelism') or '-'} subtasks"
     yield f"├─ {groups} of {scaling.get('maxParallelism') or '-'} key groups"
     for pod in look.pods:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moorage.cli.output import Output, complain, one_line, print_document, print_table
-from moorage.texts import age_text, event_time_text, size_text, snapshot_size_text
+from moorage.texts import age_text, size_text, snapshot_size_text, watermark_text
 from moorage_state.errors import MoorageError, UserError
 
 if TYPE_CHECKING:
     from moorage.driver.run_status import RunStatus
-    from moorage.driver.views import SubtaskView, WatermarkView
+    from moorage.driver.views import SubtaskView
     from moorage.offline.description import Description
 
 _ANSWER_SECONDS = 5.0
@@ -118,7 +118,7 @@ def run_tree(found: "RunStatus", now: datetime) -> Iterator[str]:
     if found.epoch_began is not None:
         yield f"├─ epoch {found.epoch + 1} under way for {_age(found.epoch_began, now)}"
     for one in found.watermarks:
-        yield f"├─ watermark of {one.uid}: {watermark_text(one, now)}"
+        yield f"├─ watermark of {one.uid}: {watermark_text(one.time_ms, one.held_by, now)}"
     yield f"├─ driver: process {found.pid}, began from {found.restored_from or 'nothing'}"
     yield from _servers(found.subtasks, found)
     counts = f"{found.completed_checkpoints} completed, {found.failed_checkpoints} failed"
@@ -133,12 +133,6 @@ def run_tree(found: "RunStatus", now: datetime) -> Iterator[str]:
     if savepoint is not None:
         told = f"{savepoint.name}, epoch {savepoint.epoch}, {size_text(savepoint.bytes_total)}"
     yield f"└─ savepoint: {told}"
-
-
-def watermark_text(one: "WatermarkView", now: datetime) -> str:
-    """How far event time has come for an operator, and what it waits for."""
-    told = event_time_text(one.time_ms, now)
-    return f"{told}, waits for {one.held_by}" if one.held_by else told
 
 
 def _servers(subtasks: "Sequence[SubtaskView]", found: "RunStatus") -> Iterator[str]:

@@ -21,7 +21,7 @@ from moorage.engine.fleet import RangeFleet, RangeId
 from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.engine.operator_states import OperatorStates
 from moorage.engine.plan import EpochFrame, EpochPlan, EpochPlanner
-from moorage.engine.subtask import seldom_collecting
+from moorage.engine.subtask import seldom_collecting, wall_ms
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.task_failures import failure_of
 from moorage_state.errors import MoorageError, Retryable, StaleLease, UserError, VersionMismatch
@@ -31,11 +31,6 @@ _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
 _TRY_AGAIN = (Retryable, StaleLease, VersionMismatch)
-
-
-def wall_ms() -> int:
-    """Milliseconds since 1970 UTC by this machine's clock."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

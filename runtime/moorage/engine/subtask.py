@@ -145,7 +145,7 @@ def run_subtask(
         SubtaskFailure: for every failure, with the code that tells the driver what to do.
     """
     subtask: _Subtask | None = None
-    began_ms = _wall_ms()
+    began_ms = wall_ms()
     try:
         header, rest = read_header(batches)
         leased = plan.ranges[header.subtask]
@@ -167,7 +167,8 @@ def run_subtask(
         raise failure_in(plan.function, exc, where) from exc
 
 
-def _wall_ms() -> int:
+def wall_ms() -> int:
+    """Milliseconds since 1970 UTC by this machine's clock."""
     return time.time_ns() // 1_000_000
 
 
@@ -404,7 +405,7 @@ def stage_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Stage a partition of rows for a sink and acknowledge it."""
     writer = sink.open_writer(StageId(lineage, run, epoch, uid, uuid4().int % 100_000), schema)
-    rows, began, began_ms, waits = 0, time.monotonic(), _wall_ms(), _Waits(batches)
+    rows, began, began_ms, waits = 0, time.monotonic(), wall_ms(), _Waits(batches)
     try:
         for batch in waits:
             writer.write(batch.cast(schema))
