@@ -218,7 +218,8 @@ def events() -> str:
     same("reference-events.txt", known, named | literal.keys() | composed)
     rows = []
     for reason in sorted(known):
-        kind = "Normal" if reason.endswith(COMPOSED[:2]) else literal.get(reason, "Warning")
+        unsaid = "Normal" if reason.endswith(COMPOSED[:2]) else "Warning"
+        kind = literal.get(reason, unsaid)
         rows.append((f"`{reason}`", kind, *known[reason]))
     return page(
         "Events",

@@ -1,5 +1,6 @@
 """What every kind of test shares: who runs what and when, the time of soak tests, an S3 server."""
 
+import gc
 import os
 import shutil
 import signal
@@ -48,6 +49,18 @@ def soak_seconds(request):
         return Duration(request.config.getoption("--soak-time")).seconds
     except ValueError as error:
         raise pytest.UsageError(f"--soak-time {error}; write 90s, 10m or 2h") from error
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    # Modules and thirteen thousand tests are no garbage: to look for it among them, again and
+    # again, is most of what some processes do where memory is slow.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

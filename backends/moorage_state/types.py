@@ -39,8 +39,9 @@ _SCALARS: dict[str, Any] = {
 }
 _KEY_NAMES = {*_INTEGERS, "string", "binary", "boolean", "date", "timestamp", "decimal"}
 _TOKEN = re.compile(
-    r"\s*([A-Za-z_][A-Za-z0-9_]*|'(?:[^']|'')*'|-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|[<>,:()])"
+    r"\s*([A-Za-z_][A-Za-z0-9_]*|`[^`]+`|'(?:[^']|'')*'|-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|[<>,:()])"
 )
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PICKLE = "pickle"
 _MAX_DEPTH = 32
 _MAX_PRECISION = 38
@@ -80,7 +81,7 @@ class StateType:
         """The canonical spelling, in which two equal types are equal strings."""
         if self.name == "struct":
             parts = zip(self.fields, self.children, self.defaults, strict=True)
-            return f"struct<{','.join(f'{n}:{c.ddl}{_spelled(d)}' for n, c, d in parts)}>"
+            return f"struct<{','.join(f'{quoted(n)}:{c.ddl}{_spelled(d)}' for n, c, d in parts)}>"
         if self.children:
             return f"{self.name}<{','.join(c.ddl for c in self.children)}>"
         if self.params:
@@ -91,8 +92,9 @@ class StateType:
 def parse_type(ddl: str) -> StateType:
     """Parse a Spark DDL type: ``"long"``, ``"array<string>"``, ``"struct<a:long,b:string>"``.
 
-    A list of columns (``"a long, b string"``) is a struct of them. A field whose name Python does
-    not allow in a named tuple (``from``, ``_id``) is read by its position.
+    A list of columns (``"a long, b string"``) is a struct of them. The name of a field may stand in
+    backticks, and does where it is no plain word (``"`user-id` long"``). A field whose name Python
+    does not allow in a named tuple (``from``, ``_id``) is read by its position.
 
     Raises:
         ValueError: with the text, the place and the types there are.
@@ -101,6 +103,11 @@ def parse_type(ddl: str) -> StateType:
     if not isinstance(given, str) or not given.strip():
         raise ValueError(f"a state type is a Spark DDL string such as 'long': type={ddl!r}")
     return _parse(ddl)
+
+
+def quoted(name: str) -> str:
+    """The name of a field as DDL has it: in backticks where it is no plain word."""
+    return name if _PLAIN.fullmatch(name) else f"`{name}`"
 
 
 def type_of(
@@ -254,6 +261,8 @@ class _Parser:
 
     def _field_name(self) -> str:
         word = self._next("a field name")
+        if word.startswith("`"):
+            return word[1:-1]
         if not word.isidentifier():
             raise self._error(f"expected a field name, not {word!r}")
         return word

@@ -10,14 +10,15 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from moorage_api.job import JobSpec
-from moorage_api.model import ChangeKind, HashedAsAbsent, Model, OnChange
+from moorage_api.model import ChangeKind, HashedAsAbsent, Model, OnChange, broken_rules
 from moorage_api.quantities import Duration, Quantity
+
+_M = TypeVar("_M", bound=Model)
 
 KINDS: dict[ChangeKind, str] = {
     "Ignore": "nothing; it is looked at when something else makes the job start anew",
@@ -121,14 +122,20 @@ def refreshed(stored: JobSpec, newest: JobSpec) -> JobSpec:
 
     A revision keeps the spec of the moment it was made. What was edited since and is only Ignore or
     Live (a failure policy, restore.allowNonRestoredState) holds for its next start all the same,
-    unless `stored` would be no valid spec with it: then it is `stored` itself.
+    unless that breaks a rule which `stored` does not break by itself: then it is `stored`.
     """
     mixed = _refreshed(stored, newest, "Upgrade")
-    try:
-        return JobSpec.model_validate(mixed.model_dump(by_alias=True, exclude_none=True))
-    except ValidationError:
-        # An autoscaler for a maxParallelism that is not there yet: each whole only with its own.
-        return stored
+    # An autoscaler for a maxParallelism that is not there yet: each whole only with its own.
+    return mixed if breaks_no_more(mixed, stored) else stored
+
+
+def breaks_no_more(spec: JobSpec, known: JobSpec) -> bool:
+    """Whether every rule that `spec` breaks is broken by `known`, too."""
+    return _broken(spec) <= _broken(known)
+
+
+def _broken(spec: JobSpec) -> set[tuple[Any, ...]]:
+    return {(above, violation.paths) for above, violation in broken_rules(spec)}
 
 
 def declared(
@@ -214,8 +221,8 @@ def _json(value: Any) -> Any:
     return value
 
 
-def _refreshed(stored: Model, newest: Model, kind: ChangeKind) -> Model:
-    values = {}
+def _refreshed(stored: _M, newest: _M, kind: ChangeKind) -> _M:
+    values: dict[str, Any] = {}
     for name, field in type(stored).model_fields.items():
         one, other, here = getattr(stored, name), getattr(newest, name), _kind(field, kind)
         if isinstance(one, Model) and isinstance(other, Model):

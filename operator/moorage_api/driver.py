@@ -84,6 +84,10 @@ class Report(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+ORDER_BY_SPEC = "nonce-"
+"""What the `order_id` of a choice of spec.restore begins with; all others are the operator's."""
+
+
 # -- the order to start ------------------------------------------------------------------------
 
 
@@ -94,7 +98,9 @@ class RestoreOrder(Model):
     """The newest checkpoint, a snapshot's address, or nothing."""
 
     path: str = ""
-    """For Path: the address of the snapshot's directory."""
+    """For Path: the address of the snapshot's directory. For Latest: of the newest checkpoint that
+    the operator has heard of, empty for none; a log that has not is another lineage's, and nothing
+    is begun with it."""
 
     digest: str = ""
     """For Path: the digest that its manifest must have; empty for any."""

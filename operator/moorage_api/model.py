@@ -130,6 +130,16 @@ class Model(BaseModel):
         return self
 
 
+def broken_rules(model: Model, *above: str) -> Iterator[tuple[tuple[str, ...], Violation]]:
+    """Yield every rule across fields that does not hold, of all models in it, with their paths."""
+    for violation in model._rules():  # noqa: SLF001 - of the class above
+        yield above, violation
+    for name in type(model).model_fields:
+        inner = getattr(model, name)
+        if isinstance(inner, Model):
+            yield from broken_rules(inner, *above, name)
+
+
 def refuse(violations: Iterable[Violation]) -> None:
     """Raise the error that carries `violations`; do nothing if there are none."""
     found = list(violations)

@@ -98,6 +98,7 @@ class RestorePointStatus(Report):
 
     mode: Literal["Latest", "Path", "Empty"]
     path: str = ""
+    """See `RestoreOrder.path`."""
     digest: str = ""
     order_id: str = ""
     """See `RestoreOrder.order_id`."""
@@ -408,6 +409,9 @@ class Triggers(Report):
     checkpoint: str = ""
     restart: str = ""
     rollback: str = ""
+    savepoint_mark: str = ""
+    """Of the change to the value of `savepoint`; made of that of the change before it."""
+    checkpoint_mark: str = ""
 
 
 class SnapshotsStatus(Report):
@@ -539,6 +543,13 @@ class JobStatus(Report):
     """The value of the adopt-lineage annotation at that time."""
     finished_at: Moment | None = None
     conditions: Items[Condition] = ()
+
+    @property
+    def given_point(self) -> RestorePointStatus | None:
+        """What a start was given to begin from, and none has yet; None for the newest there is."""
+        if self.next_restore is not None:
+            return self.next_restore
+        return self.attempt.restore_point if self.attempt.running_since is None else None
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type."""

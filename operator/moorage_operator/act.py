@@ -158,8 +158,8 @@ class Actor:
         self, effects: Iterable[Effect], subject: Subject, aside: Setback
     ) -> bool:
         """Carry them out in order; the first that fails ends the pass."""
-        # But for those set aside, such as objects of snapshots: what keeps them from being made,
-        # such as a quota, holds up nothing else of the job.
+        # But for those set aside, such as objects of snapshots: what keeps them from being made or
+        # deleted, such as a quota, holds up nothing else of the job.
         changed = False
         kept = [effect for effect in effects if isinstance(effect, ASIDE)]
         for effect in effects:
@@ -385,18 +385,29 @@ class Actor:
             try:
                 await self.cluster.create(_snapshot_body(effect, name, job))
             except NameTaken:
-                if await self._is_mine(name, job):
-                    return False
+                found = await self.cluster.get("StatefulSparkSnapshot", job.namespace, name)
+                if found is None:
+                    return False  # gone by now: the next pass looks again
+                if job_name_of(found.get("spec") or {}) == job.name:
+                    return await self._make_final(effect, found)
             else:
                 return True
         raise ActionFailed(
             f"other jobs' snapshots have the names: {effect.name} and {second}; delete one of them"
         )
 
-    async def _is_mine(self, name: str, job: Meta) -> bool:
-        """Whether the snapshot is of this job, or is gone by now: the next pass looks again."""
-        found = await self.cluster.get("StatefulSparkSnapshot", job.namespace, name)
-        return found is None or job_name_of(found.get("spec") or {}) == job.name
+    async def _make_final(self, effect: KeepSnapshot, found: Object) -> bool:
+        """What an upgrade began is to stay, where it became the last that there is of its job."""
+        if effect.trigger != "Final" or found["spec"].get("deletionPolicy") != "Delete":
+            return False
+        meta = found["metadata"]
+        # The uid is a condition: another object that got the name meanwhile is a conflict.
+        patch = {
+            "metadata": {"uid": meta["uid"], "labels": {TRIGGER_LABEL: effect.trigger}},
+            "spec": {"deletionPolicy": "Retain"},
+        }
+        await self.cluster.patch("StatefulSparkSnapshot", meta["namespace"], meta["name"], patch)
+        return True
 
 
 @asynccontextmanager

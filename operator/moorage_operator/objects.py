@@ -16,7 +16,13 @@ import msgspec
 from pydantic import ValidationError
 
 from moorage_api import API_VERSION, KIND, JobSpec, Problem, cluster_problems
-from moorage_api.changes import is_same_job, refreshed, spec_hash, version_hash
+from moorage_api.changes import (
+    breaks_no_more,
+    is_same_job,
+    refreshed,
+    spec_hash,
+    version_hash,
+)
 from moorage_api.compute import Scaling
 from moorage_api.explain import judge
 from moorage_api.fleet import digest_of, with_defaults
@@ -24,6 +30,7 @@ from moorage_api.job import StatefulSparkJob
 from moorage_api.problems import field_name
 from moorage_api.snapshot import FINAL_STATES, JobRef, SnapshotSpec, SnapshotStatus
 from moorage_api.status import STATUS_FORMAT, JobStatus, read_status
+from moorage_api.stored import read_stored
 from moorage_operator.children import names
 from moorage_operator.podviews import moment
 from moorage_operator.ports import Object
@@ -86,8 +93,8 @@ def is_newer(body: Object) -> bool:
 def read_snapshot(body: Object) -> tuple[SnapshotView | None, tuple[Problem, ...], str]:
     """The snapshot's view, what is wrong with its spec, and why it must be left alone.
 
-    A spec that cannot be read still has a view, with the job that it names and defaults otherwise;
-    there is none only if the status must be left alone.
+    A spec that rules refuse has a view as it stands, and one that cannot be read at all with the
+    job that it names and defaults otherwise; there is none only if the status must be left alone.
     """
     raw = body.get("status") or {}
     trouble = _newer(body)
@@ -114,8 +121,12 @@ def _snapshot_spec(text: bytes) -> tuple[SnapshotSpec, tuple[Problem, ...]]:
             )
             for details in error.errors()
         )
-    reference = JobRef.model_construct(name=job_name_of(raw))
-    return SnapshotSpec.model_construct(job_ref=reference), problems
+    try:
+        # Of one that was taken long ago: its data and its age go by what it says.
+        return read_stored(SnapshotSpec, raw), problems
+    except ValueError:
+        reference = JobRef.model_construct(name=job_name_of(raw))
+        return SnapshotSpec.model_construct(job_ref=reference), problems
 
 
 def is_under_way(body: Object) -> bool:
@@ -273,12 +284,11 @@ def revision_body(
 
 
 def read_revision(body: Object) -> Revision | None:
-    """The spec in a ControllerRevision; None if this operator cannot read it."""
+    """The spec in a ControllerRevision, whatever rules there are by now; None if it is none."""
     meta, data = body["metadata"], body.get("data") or {}
     try:
-        # An operator of a later release may have written it.
-        spec = JobSpec.model_validate(data.get("spec"), extra="ignore")
-    except ValidationError:
+        spec = read_stored(JobSpec, data.get("spec"))
+    except ValueError:
         return None
     notes = meta.get("annotations") or {}
     digest, profile = notes.get(HASH_ANNOTATION) or spec_hash(spec), notes.get(PROFILE_ANNOTATION)
@@ -357,7 +367,7 @@ def in_place_of(
     stored = good if done.rejected_parallelism else _widened(good, wider)
     for one in (stored, good):
         spec = refreshed(one, newest)
-        if spec is not one:
+        if spec is not one and breaks_no_more(one, good):
             return spec, given_up
     return None
 

@@ -336,10 +336,7 @@ class Observer:
 
     async def target(self, meta: Meta, attempt: int) -> DriverTarget | None:
         """Where the driver of an attempt listens; None if it does not run."""
-        name = names.driver_pod_name(meta.name, attempt)
-        body = await self.cluster.get("Pod", meta.namespace, name)
-        pod = pod_view(body, meta.uid) if body is not None else None
-        return await self._target(meta, pod)
+        return await self._target(meta, await self._driver(meta, attempt))
 
     def forget(self, meta_key: str) -> None:
         """An object, as `namespace/name`, is gone."""
@@ -451,13 +448,17 @@ class Observer:
         number = job.status.attempt.number
         if number == 0:
             return None
-        name = names.driver_pod_name(job.meta.name, number)
         try:
-            body = await self.cluster.get("Pod", job.meta.namespace, name)
+            pod = await self._driver(job.meta, number)
         except ClusterError as error:
             return self._unreadable(job.meta, "driver", _reason(error), str(error))
-        pod = pod_view(body, job.meta.uid) if body is not None else None
         return await self.report(job.meta, pod if pod is not None and pod.owned else None)
+
+    async def _driver(self, meta: Meta, attempt: int) -> PodView | None:
+        """The pod of an attempt, by its name; None if it is not there."""
+        name = names.driver_pod_name(meta.name, attempt)
+        body = await self.cluster.get("Pod", meta.namespace, name)
+        return pod_view(_labelled(body, {name: attempt}), meta.uid) if body is not None else None
 
     async def _target(self, meta: Meta, pod: PodView | None) -> DriverTarget | None:
         if pod is None or not pod.owned or not pod.ip or pod.phase != "Running":

@@ -89,7 +89,9 @@ class StoreTask:
     # Who begins the snapshot, for Copy; who began it, for Delete: what that left without a manifest
     # goes too
     attempt: str = ""
-    source: str = ""  # of what Copy makes the snapshot; `Empty` for Preflight of an empty start
+    # Of what Copy makes the snapshot; for Preflight `Empty`, or the newest checkpoint that the
+    # lineage is known to have
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,10 @@ class DeleteObject:
 
 @dataclass(frozen=True, slots=True)
 class KeepSnapshot:
-    """Make a StatefulSparkSnapshot, or leave the one of this name as it is."""
+    """Make a StatefulSparkSnapshot, or leave the one of this name as it is.
+
+    One that is Final now, and was begun by an upgrade, is made to stay.
+    """
 
     name: str
     spec: Mapping[str, Any]
@@ -171,7 +176,7 @@ Effect = (
 BESIDE = (SetPodMonitor, SetDisruptionBudget, SetIngress)
 """Effects that keep an object beside the job's pods as the spec asks for it, or remove it."""
 
-ASIDE = (KeepSnapshot, *BESIDE)
+ASIDE = (KeepSnapshot, DeleteObject, *BESIDE)
 """Effects that come last, and whose failure holds up nothing else."""
 
 

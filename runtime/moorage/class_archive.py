@@ -7,9 +7,12 @@ installed (`make setup` and the image do), by
     python -m moorage.class_archive
 """
 
+import contextlib
 import datetime
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,7 +71,12 @@ def sharing_options(given: str = "") -> list[str]:
     if _CHOSEN in given or _MADE in given or not path.exists():
         return []
     # A JVM that cannot use it says so on its output, as a warning about nothing that matters.
-    return [f"{_CHOSEN}={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return [quoted(f"{_CHOSEN}={path}"), "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+
+
+def quoted(option: str) -> str:
+    """An option for Java as Spark splits it from others: like a shell, at blanks."""
+    return shlex.quote(option)
 
 
 def make_archive(path: Path | None = None) -> Path:
@@ -82,7 +90,7 @@ def make_archive(path: Path | None = None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="moorage-classes-") as folder:
         made = Path(folder) / "classes.jsa"
-        _lay_out(Path(folder), f"{_MADE}={made} -Xlog:cds=off")
+        _lay_out(Path(folder), f"{quoted(f'{_MADE}={made}')} -Xlog:cds=off")
         said = _run(Path(folder))
         if not made.exists():
             raise RuntimeError(f"java wrote no archive of its classes: {said[-2000:]}")
@@ -105,24 +113,37 @@ def _lay_out(folder: Path, java: str) -> None:
 
 def _run(folder: Path) -> str:
     """What the job printed."""
+    command = [sys.executable, "-m", "moorage.cli", "run", "job.yaml", "--plain"]
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "moorage.cli", "run", "job.yaml", "--plain"],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_LIMIT_SECONDS,
-            check=False,
-        )
+        with subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as job:
+            try:
+                said, _ = job.communicate(timeout=_LIMIT_SECONDS)
+            finally:
+                if job.returncode is None:
+                    _kill(job)
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(
             f"the job did not end: limit={_LIMIT_SECONDS} s; try again when the machine is idle: "
             f"{sys.executable} -m moorage.class_archive"
         ) from error
-    if done.returncode:
-        raise RuntimeError(f"the job failed: status={done.returncode} {done.stdout[-2000:]}")
-    return done.stdout
+    if job.returncode:
+        raise RuntimeError(f"the job failed: status={job.returncode} {said[-2000:]}")
+    return said
+
+
+def _kill(job: "subprocess.Popen[str]") -> None:
+    """It and its JVM, which has a session of its own and hears nothing while it writes."""
+    children = [
+        int(child)
+        for thread in Path(f"/proc/{job.pid}/task").glob("*/children")
+        for child in thread.read_text().split()
+    ]
+    job.kill()
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 def main() -> None:

@@ -84,14 +84,17 @@ def _document(environ: Mapping[str, str]) -> str:
 
 
 def _orders(request: StoreTaskRequest, owner: Owner) -> "Orders":
-    """What a start would be ordered to restore; the newest checkpoint if nothing is named."""
+    """What a start would be ordered to restore; the newest checkpoint if nothing is named.
+
+    Then `source` is one that the lineage is known to have.
+    """
     from moorage.driver.types import Orders
 
     orders = Orders(owner.cluster, owner.uid, "preflight", order_id=request.id)
     if request.source == "Empty":
         return replace(orders, mode="Empty")
     if not request.path:
-        return replace(orders, order_id="")
+        return replace(orders, path=request.source, order_id="")
     return replace(orders, mode="Path", path=request.path, digest=request.digest)
 
 

@@ -129,11 +129,17 @@ class QueryableStateClient:
             namespace=_plain(namespace),
             limit=page,
         )
+        held: list[Any] = []
         while True:
-            (result,) = self.look_up(request)["results"]
-            yield from result["value"] or ()
+            answer = self.look_up(request)
+            (result,) = answer["results"]
+            splits = _splits(answer)
+            found = _joined(held, result["value"] or [], splits=splits)
             if result["next"] is None:
+                yield from found
                 return
+            held = found[-1:] if splits else []
+            yield from found[: len(found) - len(held)]
             request = replace(request, after=result["next"])
 
     def whole(self, request: LookupRequest) -> dict[str, Any]:
@@ -144,7 +150,7 @@ class QueryableStateClient:
                 after = result["next"] or None
                 part = replace(request, keys=[request.keys[at]], after=after)
                 (more,) = self.look_up(part)["results"]
-                _add(result, more, by_namespace=answer["byNamespace"], kind=answer["kind"])
+                _add(result, more, splits=_splits(answer))
         return answer
 
     def look_up(self, request: LookupRequest) -> dict[str, Any]:
@@ -309,7 +315,20 @@ def _portions(keys: list[Any]) -> Iterator[list[Any]]:
         yield some
 
 
-def _add(result: dict[str, Any], more: dict[str, Any], *, by_namespace: bool, kind: str) -> None:
+def _splits(answer: dict[str, Any]) -> bool:
+    """Whether a page may end within what one namespace has."""
+    return bool(answer["byNamespace"]) and answer["kind"] in {"list", "map"}
+
+
+def _joined(before: list[Any], after: list[Any], *, splits: bool) -> list[Any]:
+    """Two pages as one; a namespace that both have a part of is one entry."""
+    if splits and before and after and before[-1]["namespace"] == after[0]["namespace"]:
+        before[-1]["value"] += after[0]["value"]
+        after = after[1:]
+    return before + after
+
+
+def _add(result: dict[str, Any], more: dict[str, Any], *, splits: bool) -> None:
     """Put a page behind what is there."""
     before, after = result["value"], more["value"]
     result["next"] = more["next"]
@@ -318,10 +337,4 @@ def _add(result: dict[str, Any], more: dict[str, Any], *, by_namespace: bool, ki
     if after is None or before is None:
         result["value"] = before if after is None else after
         return
-    # A page may end within what one namespace has.
-    if by_namespace and kind in {"list", "map"}:
-        last, first = before[-1], after[0]
-        if last["namespace"] == first["namespace"]:
-            last["value"] += first["value"]
-            after = after[1:]
-    result["value"] = before + after
+    result["value"] = _joined(before, after, splits=splits)

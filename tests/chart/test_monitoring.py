@@ -220,7 +220,7 @@ def test_a_monitor_of_a_job_with_tls_believes_what_the_operators_own_does(render
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     made = pod_monitor(Meta("orders", "streams", "u", 1, "1"), "orders-tls")
     (by_operator,) = made["spec"]["podMetricsEndpoints"]
-    for part in ("port", "path", "scheme", "tlsConfig"):
+    for part in ("port", "path", "honorLabels", "scheme", "tlsConfig"):
         assert endpoint[part] == by_operator[part]
 
 

@@ -26,6 +26,41 @@ async def test_a_snapshot_object_that_is_not_there_blocks(world):
     assert "nowhere" in world.status().message
 
 
+@pytest.mark.scenario(33)
+async def test_an_emptied_directory_is_begun_with_by_nobodys_will_but_a_persons(running):
+    """So it is with an endpoint that is edited alone: the directory of that name is another one."""
+    await running.until(lambda: running.status().snapshots.last_checkpoint is not None)
+    store = running.buckets.store(CHECKPOINTS)
+    kept = {one.key: store.get(one.key) for one in store.list("")}
+    for key in kept:
+        store.delete(key)
+    restored = len(running.drivers.restored)
+    running.driver().kill()
+    await running.until(lambda: running.phase() == "Blocked")
+    last = running.status().snapshots.last_checkpoint.path.rpartition("/")[2]
+    assert last in running.status().message
+    assert "RestorePointNotFound" in running.events()
+    # Brought back, a person has it tried once more.
+    for one in list(store.list("")):
+        store.delete(one.key)
+    for key, data in kept.items():
+        store.put(key, data)
+    running.annotate(restart="brought back")
+    await running.until(lambda: len(running.drivers.restored) > restored and running.is_running())
+    assert running.drivers.restored[-1].epoch > 0
+    for one in list(store.list("")):
+        store.delete(one.key)
+    running.driver().kill()
+    await running.until(lambda: running.phase() == "Blocked")
+    running.edit(restore={"mode": "Empty", "nonce": 1, "acknowledgeStateLoss": True})
+    await running.until(running.is_running)
+    assert running.drivers.restored[-1].epoch == 0
+    # Before there is a checkpoint again, what was heard of before tells nothing.
+    running.driver().kill()
+    await running.until(lambda: running.drivers.restored[-1].attempt > 4)
+    await running.until(running.is_running)
+
+
 @pytest.mark.scenario(30)
 @pytest.mark.scenario(31)
 @pytest.mark.scenario(32)

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812  the name everybody reads
 
-from moorage.engine.placement import AnchoredPlacement, assign, executors
+from moorage.engine.placement import AnchoredPlacement, ExecutorWatch, assign
 
 SUBTASKS = 6
 SEEN = "partition int, executor string, rows long, targets string"
@@ -17,14 +17,14 @@ class Placing:
     """Shares subtasks among the executors that there are, as a cluster's servers do."""
 
     def __init__(self, context):
-        self._context, self._inner = context, AnchoredPlacement(context)
+        self._watch, self._inner = ExecutorWatch(context), AnchoredPlacement(context)
         self.owners = {}
 
     def look(self):
         self._inner.look()
 
     def place(self, df, parallelism):
-        owners = assign(self.owners, executors(self._context), parallelism)
+        owners = assign(self.owners, self._watch.live(), parallelism)
         if owners != self.owners:
             self.pin(owners)
         return self._inner.place(df, parallelism)

@@ -144,6 +144,10 @@ def test_relative_paths_belong_to_the_job_file(path, resolved):
         ("kafka", {"maxOffsetsPerTrigger": 7}, {"maxOffsetsPerTrigger": 7}),
         ("json", {}, {"maxBytesPerTrigger": 32_000}),
         ("json", {"maxFilesPerTrigger": 1}, {"maxFilesPerTrigger": 1}),
+        ("JSON", {}, {"maxBytesPerTrigger": 32_000}),
+        ("xml", {}, {"maxBytesPerTrigger": 32_000}),
+        ("avro", {}, {"maxBytesPerTrigger": 32_000}),
+        ("Kafka", {}, {"maxOffsetsPerTrigger": 500}),
     ],
 )
 def test_the_record_limit_of_the_job_becomes_the_sources_option(source, options, limit):
@@ -158,6 +162,7 @@ def test_the_record_limit_of_the_job_becomes_the_sources_option(source, options,
     [
         ("kafka", {}, {"failOnDataLoss": "false"}),
         ("kafka", {"failondataloss": True}, {"failondataloss": True}),
+        ("Kafka", {}, {"failOnDataLoss": "false"}),
         ("json", {}, {}),
     ],
 )
@@ -170,6 +175,14 @@ def test_missing_offsets_are_skipped_where_the_manifest_says_so_and_the_job_noth
         found = cast("Any", env.spark).readStream.asked
         left = {k: v for k, v in found.items() if k not in {"format", "path"}}
         assert left == (asked if skip else options)
+
+
+@pytest.mark.parametrize("source", ["parquet", "CSV", "xml", "avro"])
+def test_a_sink_does_not_write_where_an_input_reads_files(source):
+    env = make_env()
+    env.read_stream("clicks", source, path="/data")
+    with refused(r"a sink writes where an input of the job reads, .*uids=\['clicks', 'out'\]"):
+        env.claim_directory("out", FileSink("/data"))
 
 
 def test_only_file_sources_are_known_by_their_files():
@@ -251,6 +264,37 @@ def test_a_transformation_keeps_the_event_time_a_time(clicks):
     with refused("event time must be a timestamp .* column=at type=string"):
         timed.transform(lambda f: f.with_columns(at=StringType()))
     assert timed.transform(lambda f: f.without("n")).branches[0].event_time == "at"
+
+
+def derived(f):
+    return f.with_columns(seen=TimestampType())
+
+
+def counted(uid, stream, column="seen"):
+    stream.with_event_time(column).key_by("user").process(Echo(), uid=uid, output="...")
+
+
+@pytest.mark.usefixtures("read_ddl")
+def test_two_event_times_of_an_input_that_transformations_give_one_name_are_refused(env, clicks):
+    # Both would be the clock `clicks`, as far as the newer of both.
+    counted("starts", clicks.transform(derived))
+    other = clicks.transform(lambda f: f.with_columns(seen=TimestampType()))
+    counted("ends", other.transform(lambda f: f.without("n")))
+    with refused("input=clicks column=seen; give different times different names, or make"):
+        env.graph.check()
+
+
+@pytest.mark.usefixtures("read_ddl")
+def test_one_event_time_is_read_by_as_many_streams_as_one_likes(env, clicks):
+    seen = clicks.transform(derived)
+    counted("all", seen)
+    counted("some", seen.transform(lambda f: f.without("n")))
+    counted("again", clicks.transform(derived).transform(lambda f: f.with_columns(a=LongType())))
+    # The input's own, and another that has another name.
+    counted("own", clicks.transform(lambda f: f.without("n")), "at")
+    counted("own_too", clicks.transform(lambda f: f.with_columns(b=LongType())), "at")
+    counted("ends", clicks.transform(lambda f: f.with_columns(ended=TimestampType())), "ended")
+    env.graph.check()
 
 
 @pytest.mark.usefixtures("read_ddl")

@@ -3,17 +3,19 @@
 Decides what a canonical file says of a value, so that its bytes come back exactly. A `float` is a
 64-bit column, because state keeps it in 64 bits; timestamps are in UTC with microseconds; pickled
 objects are the bytes they are. Called by the columns of canonical files and by vectorized
-functions. Knows neither files nor databases.
+functions, for their output, too. Knows neither files nor databases.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import types
 
 from moorage_state.types import StateType
 
 _Convert = Callable[[Any], Any]
+_Is = Callable[[pa.DataType], bool]
 
 _SCALARS: dict[str, pa.DataType] = {
     "tinyint": pa.int8(),
@@ -29,6 +31,63 @@ _SCALARS: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "pickle": pa.binary(),
 }
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    plain = types.is_binary(kind) or types.is_large_binary(kind)
+    return bool(plain or types.is_fixed_size_binary(kind) or types.is_binary_view(kind))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether it is a type of lists, however they lie in memory."""
+    plain = types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_list_view(kind)
+    return bool(plain or types.is_large_list(kind) or types.is_large_list_view(kind))
+
+
+# What is declared, and what is widened to it.
+_WIDENED: list[tuple[_Is, tuple[_Is, ...]]] = [
+    (types.is_integer, (types.is_integer,)),
+    (types.is_floating, (types.is_floating, types.is_integer)),
+    (types.is_decimal, (types.is_decimal, types.is_integer)),
+    (types.is_date, (types.is_date,)),
+    (_is_text, (_is_text,)),
+    (_is_bytes, (_is_bytes,)),
+]
+
+
+def widened(column: Any, kind: pa.DataType) -> Any:
+    """An array, in chunks or not, as one of the wider type `kind`.
+
+    Arrow itself takes a number for a timestamp and a boolean for 1, reads numbers in strings, and
+    forgets unknown fields. Raises `pa.ArrowException` for these, and where a value is too large.
+    """
+    if not _is_narrower(column.type, kind):
+        raise pa.ArrowInvalid("it is no narrower type; make it one in the function")
+    return column.cast(kind)
+
+
+def _is_narrower(given: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether both hold values of one sort. Whether these fit is seen when they are cast."""
+    if types.is_dictionary(given):
+        given = given.value_type
+    if types.is_null(given):
+        return True
+    if types.is_timestamp(kind):
+        return types.is_timestamp(given) and (given.tz is None) == (kind.tz is None)
+    if is_list(kind) and is_list(given):
+        return _is_narrower(given.value_type, kind.value_type)
+    if types.is_struct(kind) and types.is_struct(given):
+        known = {field.name: field.type for field in kind}
+        return all(f.name in known and _is_narrower(f.type, known[f.name]) for f in given)
+    if types.is_map(kind) and types.is_map(given):
+        keys = _is_narrower(given.key_type, kind.key_type)
+        return keys and _is_narrower(given.item_type, kind.item_type)
+    taken = next((taken for declared, taken in _WIDENED if declared(kind)), None)
+    return given.id == kind.id if taken is None else any(applies(given) for applies in taken)
 
 
 def arrow_type(parsed: StateType) -> pa.DataType:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from moorage_state.checks import StateTypeError
 from moorage_state.codecs import opaque_encoder
-from moorage_state.columnar.arrow import arrow_type, from_arrow, to_arrow
+from moorage_state.columnar.arrow import arrow_type, from_arrow, is_list, to_arrow, widened
 from moorage_state.columnar.columns import (
     Cells,
     Part,
@@ -67,17 +67,11 @@ def fitted(column: pa.Array, parsed: StateType) -> pa.Array:
     kind = column.type
     if parsed.name == "struct" and pa.types.is_struct(kind):
         return _struct(column, parsed)
-    if parsed.name == "array" and _is_list(kind):
+    if parsed.name == "array" and is_list(kind):
         return _array(column, parsed)
     if parsed.name == "map" and pa.types.is_map(kind):
         return _map(column, parsed)
-    return column.cast(arrow_type(parsed))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
+    return widened(column, arrow_type(parsed))
 
 
 def _struct(column: pa.Array, parsed: StateType) -> pa.Array:

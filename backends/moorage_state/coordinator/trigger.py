@@ -228,6 +228,10 @@ class CheckpointIdCounter:
         """The id that the next checkpoint gets."""
         return self._next
 
+    def pass_over(self, taken: int) -> None:
+        """Give out only ids above this one."""
+        self._next = max(self._next, taken + 1)
+
     def get_and_increment(self) -> int:
         """Return the next id."""
         self._next += 1

@@ -452,7 +452,10 @@ class _Cursor:
         return self._inner.take(end, most, room)
 
     def _take_keys(self, end: bytes, most: int) -> list[bytes]:
-        return self._inner.take_keys(end, most)
+        keys = self._inner.take_keys(end, most)
+        # The entry that it stands at now may lie in a file that is not here.
+        self._inner.key()
+        return keys
 
     def _from_here(self, action: Callable[[], T]) -> T:
         """What `action` takes; it begins at the same entry however often it is done."""

@@ -338,8 +338,9 @@ class DatabaseFiles:
         self.cache = cache
         self.files: dict[str, CachedFile] = {}
         self._copy = copy
+        self._stored = stored
         # By each copy that is read: what it has from the store, so that this may go here.
-        self._frozen: list[StoredFiles] = []
+        self._frozen: list[dict[str, StoredFile]] = []
         self._places: OrderedDict[str, StoredFile] = OrderedDict()
         self._remember(stored)
         with disk_errors("look at a database's files", path):
@@ -369,6 +370,8 @@ class DatabaseFiles:
         """A checkpoint is complete: what it lists may go, and comes back from there."""
         self._remember(stored)
         with self.cache.lock:
+            for frozen in self._frozen:
+                frozen.update((name, stored[name]) for name in frozen.keys() & stored.keys())
             for name, place in stored.items():
                 if name not in sizes or not name.endswith(".sst"):
                     continue
@@ -412,6 +415,10 @@ class DatabaseFiles:
         finally:
             with self.cache.lock:
                 self._frozen = [one for one in self._frozen if one is not stored]
+
+    def newest_place(self, file: CachedFile) -> StoredFile:
+        """Where the store has a file by now; whoever froze it for a copy hears of it, too."""
+        return self._stored.get(file.ref.name, file.place) if self._copy else file.place
 
     def may_go(self, name: str) -> bool:
         """Whether every copy that is read has it from the store; under the lock."""
@@ -486,6 +493,7 @@ def _read(file: CachedFile) -> bytes:
             return read_stored(*place)
         except CorruptState:
             # A newer checkpoint has it elsewhere, and the older one may be gone since.
+            file.place = file.owner.newest_place(file)
             if file.place is place:
                 raise
 

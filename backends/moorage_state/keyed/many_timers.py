@@ -94,6 +94,11 @@ def stored_timers(event: list[int], processing: list[int]) -> Iterator[tuple[byt
     if not too_many(event, processing):
         yield b"", pack_timers(event, processing)
         return
+    yield from timer_entries(event, processing)
+
+
+def timer_entries(event: list[int], processing: list[int]) -> Iterator[tuple[bytes, bytes]]:
+    """The same of a key that has an entry for each, and keeps that form until few are left."""
     yield b"", _head(_first(event), _first(processing))
     for domain, times in enumerate((event, processing)):
         for time_ms in times:

@@ -132,8 +132,9 @@ class NamespacedState:
         store, sid = self._store, self._sid + prefixed_with_length(self._codec.encode(namespace))
         handle = self._handles.get(sid)
         if handle is None:
-            if len(self._handles) >= _HANDLES and not store.touched and self._key != store.prefix:
-                # Only where the key is another: a handle of this one may be in somebody's hands.
+            if len(self._handles) >= _HANDLES and self._key != store.prefix:
+                # Only where the key is another: a handle of this one may be in somebody's hands,
+                # or have what is to be written. Those of the key before were flushed with it.
                 self._handles.clear()
                 self._at.clear()
             handle = self._handles[sid] = self._make(sid)

@@ -68,7 +68,8 @@ class KeyTimers:
         held_to: processing-time timers that are set for this time or an earlier one wait for the
             next epoch: see `NOTHING_HELD`. For whoever calls `on_timer`.
         earliest: the earliest processing time that a key, among those looked at, was left with.
-        quiesced: whether timers that are set are ignored (and counted), as nothing comes after.
+        quiesced: whether timers that are set anew are ignored (and counted), as nothing comes
+            after. For ranges in which nothing is stored.
     """
 
     __slots__ = (
@@ -109,9 +110,6 @@ class KeyTimers:
 
     def register(self, time_ms: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> bool:
         """Set a timer of the current key; False where it is known to be set: nothing is changed."""
-        if self.quiesced:
-            self.ignored += 1
-            return False
         if not self.loaded:
             self._load()
         if self._many is not None:
@@ -119,6 +117,9 @@ class KeyTimers:
         times, first = self._times[domain], self._fired[domain]
         at = bisect_left(times, time_ms, first)
         if at < len(times) and times[at] == time_ms:
+            return False
+        if self.quiesced:
+            self.ignored += 1
             return False
         # A timer set while timers of this epoch's time fire must not fire in the same epoch: a
         # function that sets one again and again would never let it end.

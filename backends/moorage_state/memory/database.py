@@ -6,7 +6,7 @@ first. So taking one costs the same whatever there is, and its files are written
 """
 
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -217,7 +217,9 @@ class MemoryDatabase:
         group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = Group(self._now, {})
-            self._names = sorted(self._groups)
+            # Another list: views go through the one that there was.
+            self._names = self._names.copy()
+            insort(self._names, name)
         elif group.born <= self._newest_pin:
             group = self._groups[name] = group.copy(self._now)
             self._copied += 1

@@ -388,6 +388,13 @@ class FileHashes:
             self._known[path.name] = found
         return found
 
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all files but these, by name."""
+        # Not in one step: an upload may come to know another one meanwhile.
+        for name in list(self._known):
+            if name not in names:
+                self._known.pop(name, None)
+
 
 @dataclass(slots=True)
 class Taken:
@@ -562,7 +569,20 @@ class Snapshots:
                 )
             )
         )
+        self.forget()
         return taken
+
+    def forget(self) -> None:
+        """Let go of the digests of files that neither a local copy nor the database has any more.
+
+        Where files may have no bytes, and nothing but their names tells what they are, only when a
+        checkpoint is complete: its copy has all of them, also those of a copy that is being taken.
+        """
+        # Under the lock: no copy goes meanwhile, and of none that comes a file is known yet.
+        with self._lock:
+            places = [self._directory.work(self.backend_uuid)]
+            places += [taken.path for taken in self._taken.values()]
+            self.hashes.keep({name for place in places for name in _names_in(place)})
 
     def aborted(self, checkpoint_id: int) -> None:
         """Stop the upload of this snapshot and drop its local copy; idempotent."""
@@ -624,6 +644,13 @@ def _write(taken: Taken) -> None:
 def _name(unfinished: Path, path: Path) -> None:
     with disk_errors("name a local checkpoint", path):
         unfinished.replace(path)
+
+
+def _names_in(path: Path) -> list[str]:
+    """What is in a directory, nothing if it is not there."""
+    with disk_errors("read a local directory", path), suppress(FileNotFoundError):
+        return [file.name for file in path.iterdir()]
+    return []
 
 
 def _bytes_in(path: Path) -> int:

@@ -148,6 +148,7 @@ class OpenRange:
         self._origin = restored.origin
         self._began = restored.version
         self._newest_complete = 0
+        self._located = 0
         self._pending: deque[Version] = deque()
         self._pending_bytes = 0
         self._committed: dict[int, str] = {}
@@ -365,8 +366,11 @@ class OpenRange:
         database = self._database
         if taken.stored is not None and isinstance(database, StoredDatabase):
             with self._working():
-                database.located(taken.stored)
-                self._directory.drop_replaced(taken.checkpoint_id)
+                # A later one may have come before: the store need not have these any more.
+                if taken.checkpoint_id >= self._located:
+                    self._located = taken.checkpoint_id
+                    database.located(taken.stored)
+                    self._directory.drop_replaced(taken.checkpoint_id)
 
     def stats(self) -> RangeStats:
         """A look that waits at most some milliseconds; an earlier one while the range works."""
@@ -404,6 +408,12 @@ class OpenRange:
         wanted = Version(handle.epoch, handle.digest)
         if wanted == self._origin:
             return self._began
+        # One that did not hear of that checkpoint reads files of an older one, which may be gone.
+        copy_id = handle.logged.checkpoint_id if handle.logged else checkpoint_id
+        log = self.snapshots.log
+        heard = self._located == copy_id or (log is not None and log.begins_with(copy_id))
+        if isinstance(self._database, StoredDatabase) and not heard:
+            return None
         return wanted if self._committed.get(wanted.epoch) == wanted.digest else None
 
     def close(self, reason: MoorageError) -> None:

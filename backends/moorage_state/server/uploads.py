@@ -67,6 +67,7 @@ from moorage_state.snapshots.parts import (
     part_entry,
     part_ref,
     references,
+    worn_packs,
 )
 from moorage_state.stores import ObjectStore, check_key
 from moorage_state.tuning import CHECKPOINT_STORAGE_KEY, MAX_STATE_SIZE_KEY
@@ -404,7 +405,11 @@ def materialize(
     # Where there was nothing to list, the checkpoint itself was the copy.
     snapshots = [s for s in snapshots if not s.begin_log().begins_with(checkpoint_id)]
     bases = [one.begin_log().materializing() for one in snapshots]
-    work = [UploadPart(s, list(files)) for s, (_, files) in zip(snapshots, bases, strict=True)]
+    worn = worn_packs((file for _, files in bases for file in files), MOST_SMALL_PACKS)
+    work = [
+        UploadPart(one, [file for file in files if file.key not in worn])
+        for one, (_, files) in zip(snapshots, bases, strict=True)
+    ]
     done = upload(work, run, checkpoint_id, store, limits, copies=True)
     for one, (on, _), handle in zip(snapshots, bases, done.handles, strict=True):
         one.begin_log().materialized(

@@ -10,6 +10,7 @@ from moorage_state.snapshots.checkpoints import CheckpointStore as CheckpointSto
 from moorage_state.snapshots.checkpoints import Verify as Verify
 from moorage_state.snapshots.checkpoints import verify_files as verify_files
 from moorage_state.snapshots.entries import Checkpoint as Checkpoint
+from moorage_state.snapshots.entries import Compacted as Compacted
 from moorage_state.snapshots.entries import Entry as Entry
 from moorage_state.snapshots.entries import Fence as Fence
 from moorage_state.snapshots.entries import Finished as Finished
@@ -27,7 +28,9 @@ from moorage_state.snapshots.history import Retirement as Retirement
 from moorage_state.snapshots.history import ancestors as ancestors
 from moorage_state.snapshots.history import current_owner as current_owner
 from moorage_state.snapshots.history import finished_with as finished_with
-from moorage_state.snapshots.history import is_announced as is_announced
+from moorage_state.snapshots.history import is_followed as is_followed
+from moorage_state.snapshots.history import is_known as is_known
+from moorage_state.snapshots.history import may_have_had as may_have_had
 from moorage_state.snapshots.history import parallelism_of as parallelism_of
 from moorage_state.snapshots.history import rescaled as rescaled
 from moorage_state.snapshots.history import restore_point as restore_point

@@ -99,9 +99,25 @@ def retained(entries: Iterable[Entry]) -> Sequence[Checkpoint]:
 
 
 def next_checkpoint_id(entries: Iterable[Entry]) -> int:
-    """Return one more than the highest checkpoint id in the log; the first id is 1."""
-    ids = (e.checkpoint_id for e in entries if isinstance(e, Checkpoint | Savepoint | Retire))
+    """Return one more than the highest checkpoint id in the log; the first id is 1.
+
+    A run may have begun from a copy with a higher one: of a log that was set back.
+    """
+    ids = (
+        entry.restored_id if isinstance(entry, Run) else entry.checkpoint_id
+        for entry in entries
+        if isinstance(entry, Checkpoint | Savepoint | Retire | Run)
+    )
     return max(ids, default=0) + 1
+
+
+def may_have_had(entries: Sequence[Entry], checkpoint_id: int) -> bool:
+    """Whether this can be the log of a lineage that completed this checkpoint; ids only grow.
+
+    Once a person has chosen a point of it, what was completed before tells nothing.
+    """
+    chosen = any(isinstance(entry, Run) and entry.explicit for entry in entries)
+    return chosen or checkpoint_id < next_checkpoint_id(entries)
 
 
 def savepoints(entries: Iterable[Entry]) -> Sequence[Savepoint]:
@@ -116,13 +132,22 @@ def savepoints(entries: Iterable[Entry]) -> Sequence[Savepoint]:
     return list(known.values())
 
 
-def is_announced(entries: Iterable[Entry], savepoint_id: int) -> bool:
-    """Whether the log tells of this savepoint, or told of it."""
-    return any(
-        (isinstance(entry, Savepoint) and entry.checkpoint_id == savepoint_id)
-        or (isinstance(entry, Compacted) and savepoint_id in entry.past.forgotten)
-        for entry in entries
-    )
+def is_known(entries: Iterable[Entry], checkpoint_id: int) -> bool:
+    """Whether the log tells what this checkpoint or savepoint descends from, itself retired or not.
+
+    Not of one whose branch was left when nothing leads to it any more, or that was never logged.
+    """
+    parents = _parents(entries)
+    return checkpoint_id in parents or _within(checkpoint_id, parents) is not None
+
+
+def is_followed(entries: Sequence[Entry], checkpoint_id: int) -> bool:
+    """Whether a checkpoint that exists descends from this one, which was let go.
+
+    Then what it covered was published: before the next one of its line could be completed.
+    """
+    kept = [checkpoint.checkpoint_id for checkpoint in retained(entries)]
+    return checkpoint_id not in kept and any(checkpoint_id in ancestors(entries, i) for i in kept)
 
 
 def current_fence(entries: Iterable[Entry]) -> Fence | None:
@@ -288,7 +313,7 @@ def ancestors(entries: Iterable[Entry], checkpoint_id: int) -> Line:
     at: int | None = checkpoint_id
     while at is not None:
         ranges.append((at, at))
-        at, between = parents.get(at, (None, ()))
+        at, between = parents.get(at) or _within(at, parents) or (None, ())
         ranges.extend(reversed(between))
     return Line(reversed(ranges))
 
@@ -309,8 +334,14 @@ def _parents(entries: Iterable[Entry]) -> dict[int, tuple[int | None, _Ranges]]:
     for entry in entries:
         match entry:
             case Run():
-                tip = entry.restored_id or checkpoint_id_of(entry.restored_from or "")
+                end, tip = tip, entry.restored_id or checkpoint_id_of(entry.restored_from or "")
                 runs[entry.fence, entry.run] = [(-1, tip)]
+                # A copy of a checkpoint may be restored after that was retired and compacted away.
+                if tip and tip not in parents and (found := _within(tip, parents)):
+                    parents[tip] = found
+                elif tip and entry.restored_id > max(end or 0, max(parents, default=0)):
+                    # The log was set back: what the copy is of came after its end.
+                    parents[tip] = (end, ())
             case Checkpoint():
                 parents.setdefault(entry.checkpoint_id, (tip, ()))
                 tip = entry.checkpoint_id
@@ -335,8 +366,26 @@ def _before(
     if not later or parents[later[0]][0] != parent:
         return parent, ()
     # Some of what was compacted away is before it.
-    between = parents[later[0]][1]
-    return parent, tuple((first, min(last, own)) for first, last in between if first < own)
+    return parent, _below(own, parents[later[0]][1])
+
+
+def _within(
+    checkpoint_id: int, parents: Mapping[int, tuple[int | None, _Ranges]]
+) -> tuple[int | None, _Ranges] | None:
+    """What a checkpoint follows that was compacted away; None if nothing that is there leads to it.
+
+    All that lead to it agree on what is before it.
+    """
+    for parent, between in parents.values():
+        inside = any(first <= checkpoint_id <= last for first, last in between)
+        if inside and (parent is None or parent < checkpoint_id):
+            return parent, _below(checkpoint_id, between)
+    return None
+
+
+def _below(checkpoint_id: int, between: _Ranges) -> _Ranges:
+    last_id = checkpoint_id - 1
+    return tuple((first, min(last, last_id)) for first, last in between if first <= last_id)
 
 
 def compacted(records: Sequence[Record]) -> tuple[list[Record], Past]:
@@ -428,6 +477,10 @@ def _said(entries: Sequence[Entry]) -> set[int]:
     kept.update(index for one, index in checkpoints.items() if one in targets)
     completed = [e for i in kept if isinstance(e := entries[i], Checkpoint)]
     kept.update(fences[one] for one in {e.fence for e in completed}.intersection(fences))
+    # A log that was set back may have the highest id only where a run began.
+    highest = next_checkpoint_id(entries) - 1
+    begun = [i for i in runs if isinstance(e := entries[i], Run) and e.restored_id == highest]
+    kept.update(begun[-1:])
     # The numbers of fences and checkpoints grow: the last ones are the highest.
     kept.update(sorted(fences.values())[-1:], sorted(retired.values())[-1:])
     return kept.union(retired[e.checkpoint_id] for e in completed if e.checkpoint_id in retired)

@@ -271,14 +271,17 @@ class LogWriter:
         ):
             self.refresh()
 
-    def compact(self) -> None:
+    def compact(self, every: int | None = None) -> None:
         """Let go of entries that say nothing any more, where there are enough of them.
 
         Called beside the epochs by one thread at a time, once what was retired is deleted: a
         checkpoint that is not known any more is left for a sweep. Raises like `append`; it can be
         cut short anywhere, and goes on the next time.
+
+        Args:
+            every: how many entries are enough for the log to begin anew; COMPACT_EVERY by default.
         """
-        if self._end - self._base >= COMPACT_EVERY:
+        if self._end - self._base >= (COMPACT_EVERY if every is None else every):
             self._begin_anew()
         with self._lock:
             self._check_fence()

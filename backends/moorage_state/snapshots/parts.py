@@ -387,7 +387,8 @@ def inherited(
         most_small: see `worn_packs`.
     """
     wanted = set(ranges)
-    worn = worn_packs((handle for part in base for handle in part.handles), most_small)
+    listed = (file for part in base for handle in part.handles for file in handle.files)
+    worn = worn_packs(listed, most_small)
     files: list[list[FileRef]] = [[] for _ in ranges]
     keys: set[str] = set()
     common: set[str] = set()
@@ -467,21 +468,20 @@ class PartCache:
             self._read[url, ref] = part
 
 
-def worn_packs(handles: Iterable[RangeHandle], most_small: int = 32) -> frozenset[str]:
-    """Return the packs that the checkpoint after the one with these handles does not build on.
+def worn_packs(files: Iterable[FileRef], most_small: int = 32) -> frozenset[str]:
+    """Return the packs that the checkpoint after the one with these files does not build on.
 
     They are those of which less than half is referenced: so no checkpoint keeps more than twice the
     bytes alive that it needs. And, once there are more than `most_small` of them, those under 1
     MiB, which small increments leave behind one by one.
 
     Args:
-        handles: all handles of the base, of all servers: a pack may be shared by several of them.
+        files: all of the base, of all servers: a pack may be shared by several of them.
         most_small: some multiple of the number of servers, each of which writes its own packs.
     """
     slices = {
         (file.key, file.offset): file.size
-        for handle in handles
-        for file in handle.files
+        for file in files
         if file.shared and pack_size(file.key) is not None
     }
     used: Counter[str] = Counter()

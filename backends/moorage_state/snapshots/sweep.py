@@ -51,10 +51,12 @@ class UnderWay:
             of them was under way, until that has ended: a handle that has not arrived may name it,
             whatever its age seems to be.
         pinned: the checkpoints that they build on, and that the next one would build on.
+        reads_elsewhere: what the run was restored from may still be read, of another store.
     """
 
     checkpoint_ids: Collection[int] = ()
     pinned: Collection[int] = ()
+    reads_elsewhere: bool = False
 
 
 def _nothing() -> UnderWay:

@@ -402,6 +402,7 @@ class KeyedStateBackend:
         """The asynchronous part is over; its local copy is of no more use."""
         with suppress(LocalDiskError):
             self._snapshots.aborted(take)
+            self._snapshots.forget()
 
     @property
     def key_hash(self) -> str:

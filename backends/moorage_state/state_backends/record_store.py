@@ -332,7 +332,11 @@ class RecordStore(KeyedStateStore):
     def _sweep_a_part(self) -> None:
         """Remove some of what has expired; where there is more, the next key goes on."""
         self.writes.prefix = b""
-        if self.sweep_expired(_SWEPT_AT_ONCE) < _SWEPT_AT_ONCE:
+        swept = self.sweep_expired(_SWEPT_AT_ONCE)
+        if swept:
+            # What was removed is known by no key: it must not come after what is put there next.
+            self.writes.apply()
+        if swept < _SWEPT_AT_ONCE:
             lives = [schema.ttl_ms for schema in self.schemas if schema.ttl_ms]
             self._next_sweep_ms = self.now_ms + max(1, min(lives, default=0) // _SPANS)
 

@@ -121,19 +121,21 @@ class CheckpointStorageLocation:
         )
 
     def write_metadata(self, document: bytes) -> None:
-        """Make the snapshot exist.
+        """Make the snapshot exist. Repeating it with the same document is harmless.
 
         Raises:
-            UserError: there is one already.
-            StoreUnavailable: the store does not take it.
+            UserError: there is another one already.
+            StoreUnavailable: the snapshot may exist then; call again.
         """
         key = self.prefix + self.metadata
+        store = open_store(self.store_url, create=True)
         try:
-            open_store(self.store_url, create=True).put_if_absent(key, document)
+            store.put_if_absent(key, document)
         except AlreadyExists as error:
-            raise UserError(
-                f"a snapshot is there already: pointer={self.pointer}; nothing was written over"
-            ) from error
+            if store.get(key) != document:
+                raise UserError(
+                    f"a snapshot is there already: pointer={self.pointer}; nothing was written over"
+                ) from error
 
     def read_metadata(self) -> bytes:
         """The document.

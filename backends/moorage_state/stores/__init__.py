@@ -7,6 +7,7 @@ the bytes are, nor any state backend, Spark or Kubernetes.
 
 from moorage_state.stores.addresses import open_store as open_store
 from moorage_state.stores.addresses import store_url as store_url
+from moorage_state.stores.base import NoSuchBucket as NoSuchBucket
 from moorage_state.stores.base import ObjectInfo as ObjectInfo
 from moorage_state.stores.base import ObjectStore as ObjectStore
 from moorage_state.stores.base import check_key as check_key

@@ -49,10 +49,22 @@ def parent_and_name(url: str) -> tuple[str, str] | None:
     return f"{scheme}://{head or '/'}{options}", unquote(name)
 
 
+def same_place(one: str, other: str) -> bool:
+    """Whether two addresses name one directory, however its server is reached."""
+    return bool(one) and _place(one)[0] == _place(other)[0]
+
+
 def same_or_below(url: str, directory: str) -> bool:
     """Whether `url` names `directory` or something in it, on the same server."""
     (one, server), (other, other_server) = _place(url), _place(directory)
     return server == other_server and f"{one}/".startswith(f"{other}/")
+
+
+def without_links(url: str) -> str:
+    """The address of a local directory as its path is in the end, unquoted; others as they are."""
+    if not url.startswith("file://"):
+        return url
+    return f"file://{os.path.realpath(unquote(url.removeprefix('file://')))}"
 
 
 def _place(url: str) -> tuple[str, str]:

@@ -28,6 +28,10 @@ _MAX_SEGMENT_BYTES = 255
 """The longest file name that common file systems take."""
 
 
+class NoSuchBucket(StoreDenied):
+    """The bucket does not exist, nor anything in it; other processes are told `StoreDenied`."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """One stored object: its key, its size in bytes, and when it was last written (aware, UTC)."""

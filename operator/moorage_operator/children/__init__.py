@@ -81,6 +81,8 @@ def pod_monitor(meta: Meta, tls_secret: str = "") -> Object:
                 {
                     "port": "endpoint",
                     "path": METRICS_PATH,
+                    # Each series says its job by itself; Prometheus would write its own over it.
+                    "honorLabels": True,
                     **_scheme(meta, tls_secret),
                     "authorization": {"type": "Bearer", "credentials": credentials},
                 }

@@ -137,10 +137,10 @@ def _act(draft: Draft) -> None:
 
 
 def _work(draft: Draft) -> None:
+    was_blocked = bool(draft.status.blocked_reason)
     asked, followed = draft.meta.annotation("rollback"), draft.status.snapshots.last_trigger
     if asked != followed.rollback and follow_rollback(draft):
         return
-    was_blocked = bool(draft.status.blocked_reason)
     if not leave_block(draft):
         return
     operation = draft.status.operation
@@ -154,9 +154,9 @@ def _work(draft: Draft) -> None:
 
 def _snapshots(draft: Draft) -> None:
     """What annotations and the schedule ask for; a snapshot's own decisions do the rest."""
-    found = wanted(draft.world)
-    draft.put_triggers(savepoint=found.triggers.savepoint, checkpoint=found.triggers.checkpoint)
-    draft.put_snapshots(last_scheduled_time=found.last_scheduled_time)
+    # Of the status with times put right: one that was left would be ahead in the next pass again.
+    found = wanted(replace(draft.world, status=draft.status))
+    draft.put_snapshots(last_trigger=found.triggers, last_scheduled_time=found.last_scheduled_time)
     for effect in found.effects:
         draft.do(effect)
     draft.events.extend(found.events)

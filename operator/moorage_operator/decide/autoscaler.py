@@ -119,6 +119,8 @@ def _follow(draft: Draft, known: AutoscalerStatus, verdict: Verdict, report: Dri
         "lag_rows": report.load.lag_rows if report.load is not None else None,
         "busiest": busiest,
     }
+    if dry and known.target > 0 and not known.dry_run:  # what was done before stays
+        changes |= {"target": known.target, "dry_run": False, "step": known.step}
     _put(draft, known.model_copy(update=changes))
 
 

@@ -274,6 +274,9 @@ def _down(rules: Rules, load: Load, stay: Verdict, now: datetime) -> Verdict:
     if load.seconds < _FULL * rules.window:
         return replace(stay, reason="Measuring")
     since, most = memory.low_since or now, max(memory.low_most, stay.needed)
+    if most >= load.width:
+        # In that time there were more than now, which somebody else changed: it begins anew.
+        since, most = now, stay.needed
     if now < _after(since, rules.down_delay):
         memory = replace(memory, low_since=since, low_most=most)
         return replace(stay, reason="ScaleDownDelayed", memory=memory)

@@ -53,6 +53,11 @@ ROLLBACK_BLOCKED = "RollbackBlocked"
 
 _UNREACHABLE = "DriverUnreachable"
 
+_OTHER_RULES = (
+    "nobody has edited the job, and by the rules of this release of the operator its spec is "
+    "wrong; what runs goes on, and the next edit must correct it: "
+)
+
 _WHILE_IT_RUNS = ("Preflight", "Standby", "Rescaling", "Verifying")
 """Steps of operations that the stream runs through."""
 
@@ -264,7 +269,18 @@ def _spec_valid(draft: Draft) -> _Said:
         return _passed_over(draft)
     shown = "; ".join(str(one) for one in found[:5])
     more = len(found) - 5
-    return _Said("False", "Invalid", f"{shown}; and {more} more" if more > 0 else shown)
+    text = f"{shown}; and {more} more" if more > 0 else shown
+    return _Said("False", "Invalid", f"{_by_other_rules(draft)}{text}")
+
+
+def _by_other_rules(draft: Draft) -> str:
+    """That a spec is wrong by now though nobody has edited it; else empty."""
+    before, generation = draft.world.status, draft.meta.generation
+    old = before.condition("SpecValid")
+    if draft.world.spec is not None or before.lineage_owner_uid != draft.meta.uid or old is None:
+        return ""
+    held = old.status == "True" or old.message.startswith(_OTHER_RULES)
+    return _OTHER_RULES if held and old.observed_generation == generation else ""
 
 
 def _passed_over(draft: Draft) -> _Said:

@@ -31,6 +31,8 @@ _SAVEPOINT_TRIES = 2
 _FIRST_RETRY = 5.0
 _FINAL_FAILED = "FinalSnapshotFailed"
 _STATE_STAYS = "StateNotDeleted"
+_NO_SAVEPOINT = "it was stopped without a savepoint"
+_STORE_TIME = timedelta(minutes=1)
 
 
 def delete(draft: Draft) -> None:
@@ -65,7 +67,7 @@ def _begin(draft: Draft, rules: Deletion) -> None:
     step = "Snapshotting" if mode != "None" and not skip else "Fencing"
     draft.put(blocked_reason="", message="")
     begin(draft, "Delete", step, rules.policy, "the object is deleted")  # type: ignore[arg-type]  # one of the two steps
-    if under_way is not None and (under_way.kind != "Stop" or _has_ended(under_way)):
+    if under_way is not None and (under_way.kind != "Stop" or under_way.state == "Failed"):
         under_way = None
     if old is not None and under_way is not None:
         draft.put_operation(
@@ -82,14 +84,15 @@ def _begin(draft: Draft, rules: Deletion) -> None:
         _tell_skipped(draft, "asked to skip it" if skip else "the job does not run")
 
 
-def _has_ended(view: RequestView) -> bool:
-    return view.state in ("Completed", "Failed")
-
-
 def _mode(draft: Draft, rules: Deletion) -> StopMode:
     """What can be taken at the end: nothing of a job that does not run."""
     if not draft.is_active or draft.attempt.running_since is None:
         return "None"
+    return _wanted(draft, rules)
+
+
+def _wanted(draft: Draft, rules: Deletion) -> StopMode:
+    """What the rules ask for, as far as the job has a place for it."""
     spec = running_spec(draft)
     if rules.final_snapshot == "Savepoint" and spec is not None and not spec.state.savepoint_dir:
         return "Checkpoint"
@@ -108,22 +111,24 @@ def _lost_something(draft: Draft, rules: Deletion) -> bool:
 
 def _snapshot(draft: Draft, rules: Deletion) -> None:
     operation, view = draft.operation, request_view(draft)
+    lost = _is_lost(draft, rules, view)
     if draft.is_unmade:
         draft.move("Fencing")
+    elif lost and rules.on_timeout == "Block" and not _skipped(draft):
+        what = "the job was stopped without a last savepoint, and its state is to be deleted"
+        _wait_for_person(draft, _FINAL_FAILED, what)
     elif draft.attempt.outcome:
-        if draft.attempt.outcome == "Failed" and draft.status.next_restore is None:
-            _tell_skipped(draft, draft.attempt.outcome_message)
-        draft.move("Fencing")
+        _ended(draft, lost=lost)
     elif _skipped(draft):
         _tell_skipped(draft, "asked to skip it")
         draft.move("Fencing")
     elif view is not None and view.state == "Completed":
-        completed(draft, view)
+        _taken(draft, view, lost=lost)
     elif draft.reached(_deadline(draft, rules)) and rules.on_timeout == "Proceed":
         _tell_skipped(draft, f"it was not done within {rules.timeout}")
         draft.move("Fencing")
     elif view is not None and view.state == "Failed":
-        _again(draft, view.error.message if view.error is not None else "nobody said why")
+        _again(draft, rules, view.error.message if view.error is not None else "nobody said why")
     elif operation.not_before is not None and not draft.reached(operation.not_before):
         draft.wake_at(operation.not_before)
     else:
@@ -132,13 +137,43 @@ def _snapshot(draft: Draft, rules: Deletion) -> None:
         ask(draft)
 
 
-def _again(draft: Draft, why: str) -> None:
-    """After some tries a checkpoint must do."""
+def _ended(draft: Draft, *, lost: bool) -> None:
+    if draft.attempt.outcome == "Failed" and draft.status.next_restore is None:
+        _tell_skipped(draft, draft.attempt.outcome_message)
+    elif lost:
+        _tell_skipped(draft, _NO_SAVEPOINT)
+    draft.move("Fencing")
+
+
+def _taken(draft: Draft, view: RequestView, *, lost: bool) -> None:
+    if lost:
+        _tell_skipped(draft, _NO_SAVEPOINT)
+    completed(draft, view)
+
+
+def _is_lost(draft: Draft, rules: Deletion, view: RequestView | None) -> bool:
+    """Whether the job ended without the savepoint that was to outlive its lineage.
+
+    A checkpoint is no stead for it: that goes with the lineage.
+    """
+    if rules.policy != "Delete" or _wanted(draft, rules) != "Savepoint":
+        return False
+    if view is not None and view.state == "Completed":
+        return view.savepoint is None
+    outcome = draft.attempt.outcome
+    return bool(outcome) and outcome != "Finished" and draft.status.next_restore is None
+
+
+def _again(draft: Draft, rules: Deletion, why: str) -> None:
+    """After some tries a checkpoint must do, unless it would be deleted and nobody agreed."""
     operation = draft.operation
     text = f"{operation.stop_mode} before the end failed: {why}"
     draft.tell("Warning", "SavepointFailed", text, operation.snapshot_request_id)
     retry(draft, text, timedelta(seconds=_FIRST_RETRY * 2 ** min(operation.retries, 4)))
-    if operation.stop_mode == "Savepoint" and operation.retries + 1 >= _SAVEPOINT_TRIES:
+    if rules.policy == "Delete" and rules.on_timeout == "Block":
+        # What was taken over may have been asked for less.
+        draft.put_operation(stop_mode=_wanted(draft, rules))
+    elif operation.stop_mode == "Savepoint" and operation.retries + 1 >= _SAVEPOINT_TRIES:
         draft.put_operation(stop_mode="Checkpoint", snapshot_name="")
 
 
@@ -169,7 +204,7 @@ def _give_up_lineage(draft: Draft, rules: Deletion) -> None:
     """Release or delete the lineage, release those left before, then let the object go."""
     if not _store_is_settled(draft, rules):
         return
-    if _skipped(draft) or release_rest(draft, _deadline(draft, rules)):
+    if _skipped(draft) or release_rest(draft, _store_deadline(draft, rules)):
         draft.put(blocked_reason="", message="")
         draft.do(SetFinalizer(present=False))
 
@@ -189,7 +224,7 @@ def _store_is_settled(draft: Draft, rules: Deletion) -> bool:
     if found is not None and found.message:
         draft.put_operation(message=found.message)
     waits = draft.status.blocked_reason == _STATE_STAYS
-    late = draft.reached(_deadline(draft, rules)) and not waits
+    late = draft.reached(_store_deadline(draft, rules)) and not waits
     if late and _store_task_late(draft, rules, "it is not done in time"):
         return True
     if operation.not_before is None or draft.reached(operation.not_before):
@@ -200,7 +235,7 @@ def _store_is_settled(draft: Draft, rules: Deletion) -> bool:
 
 def _store_task_failed(draft: Draft, rules: Deletion, why: str, *, retryable: bool) -> bool:
     operation = draft.operation
-    hopeless = not retryable or draft.reached(_deadline(draft, rules))
+    hopeless = not retryable or draft.reached(_store_deadline(draft, rules))
     if hopeless and _store_task_late(draft, rules, why):
         return True
     # A person is waited for, who may have mended the store by then.
@@ -214,8 +249,11 @@ def _store_task_late(draft: Draft, rules: Deletion, why: str) -> bool:
     if rules.policy == "Delete" and rules.on_timeout == "Block":
         _wait_for_person(draft, _STATE_STAYS, f"state cannot be deleted: {why}")
         return False
-    reason = "LineageNotReleased" if rules.policy == "Retain" else _STATE_STAYS
-    text = f"The object goes, and its checkpoint directory stays as it is: {why}"
+    if rules.policy == "Retain":
+        reason, what = "LineageNotReleased", "its checkpoint directory stays as it is"
+    else:
+        reason, what = _STATE_STAYS, "what is not deleted of its checkpoint directory by now stays"
+    text = f"The object goes, and {what}: {why}"
     if draft.operation.message != text:
         draft.put_operation(message=text)
         draft.tell("Warning", reason, text, draft.meta.uid)
@@ -251,7 +289,14 @@ def _skipped(draft: Draft) -> bool:
 
 
 def _deadline(draft: Draft, rules: Deletion) -> datetime:
-    return (draft.meta.deleted_at or draft.now) + rules.timeout.timedelta
+    # From when somebody acted: the operator may have been away, or the API server's clock behind.
+    begun = max(draft.meta.deleted_at or draft.now, draft.operation.started_at)
+    return begun + rules.timeout.timedelta
+
+
+def _store_deadline(draft: Draft, rules: Deletion) -> datetime:
+    """When the store does not hold the object any more: it is asked, however late it is by then."""
+    return max(_deadline(draft, rules), draft.operation.step_started_at + _STORE_TIME)
 
 
 def _patience_ends(draft: Draft, rules: Deletion) -> datetime:

@@ -30,6 +30,9 @@ _CALMER = 0.8
 """Of the bound: what was found is there until it is below that, or it would come and go."""
 
 _ONLY_SHOWN = ("SkewedKeys",)
+NAMED_FOR = timedelta(minutes=5)
+"""How long the text of a finding names the same subtask at least: two that have as much take turns,
+and each text is written."""
 _RESTARTED = ("NoProgress", "NoCheckpoint")
 """What another driver may do better."""
 
@@ -41,6 +44,13 @@ class Found:
     check: Check
     message: str
     curable: bool = True  # whether now is the time for an action
+    # With what the message begins as long as it is of the same subtask: the rest are its figures,
+    # which change all the time. Empty where the message is to be shown as it is
+    about: str = ""
+
+    def is_of_another(self, shown: Finding) -> bool:
+        """Whether what is shown names another subtask."""
+        return not shown.message.startswith(self.about)
 
 
 def note_counts(draft: Draft) -> None:
@@ -96,8 +106,8 @@ def findings(draft: Draft) -> tuple[Found, ...]:
     if loop := _executor_loop(draft):
         found.append(Found("ExecutorLoop", loop))
     known = any(one.check == "SkewedKeys" for one in draft.status.health.findings)
-    if report is not None and (text := skewed(rules, report, known=known)):
-        found.append(Found("SkewedKeys", text))
+    if report is not None and (keys := skewed(rules, report, known=known)):
+        found.append(keys)
     return tuple(found)
 
 
@@ -133,8 +143,11 @@ def show_findings(draft: Draft) -> None:
         old, then = before.get(one.check), _then(draft, one)
         since = old.since if old is not None else draft.now
         message = one.message
-        if old is not None and old.then == then and one.check in _ONLY_SHOWN:
-            message = old.message  # its figures change all the time
+        if old is not None and one.about:
+            if one.is_of_another(old) and draft.reached(old.since + NAMED_FOR):
+                since = draft.now
+            else:
+                message = old.message
         shown.append(
             Finding(check=one.check, since=since, message=message, then=then, due=one.curable)
         )
@@ -154,36 +167,37 @@ def degrading(draft: Draft) -> Finding | None:
     return next(found, None)
 
 
-def skewed(rules: Health, report: DriverState, *, known: bool) -> str:
-    """Which subtask holds the others up, and what to do; empty if none does.
+def skewed(rules: Health, report: DriverState, *, known: bool) -> Found | None:
+    """Which subtask holds the others up, and what to do; None if none does.
 
     Args:
         known: whether that was found before.
     """
     load, share = report.load, _CALMER if known else 1.0
     if load is None or load.seconds < _SKEW_SEEN:
-        return ""
+        return None
     if load.busy_seconds < _BUSY * share * load.seconds:
-        return ""
+        return None
     times = rules.skew_above * share
     return _skewed_rows(load, times) or _skewed_work(load, times, _MOST_WORK * share)
 
 
-def _skewed_rows(load: LoadReport, least: float) -> str:
+def _skewed_rows(load: LoadReport, least: float) -> Found | None:
     skew = load.skew
     if skew is None or skew.rows < _SKEW_ROWS or not skew.mean_rows:
-        return ""
+        return None
     times = skew.rows / skew.mean_rows
     if times < least:
-        return ""
-    return (
-        f"subtask {skew.subtask} of {skew.uid} (key groups {skew.key_groups}) has {times:.1f} "
-        f"times the mean of rows, and all wait for it; more subtasks do not help if one key has "
-        f"them: aggregate before the key, or add to the key what splits it"
+        return None
+    who = f"subtask {skew.subtask} of {skew.uid} (key groups {skew.key_groups}) has "
+    text = (
+        f"{who}{times:.1f} times the mean of rows, and all wait for it; more subtasks do not help "
+        f"if one key has them: aggregate before the key, or add to the key what splits it"
     )
+    return Found("SkewedKeys", text, about=who)
 
 
-def _skewed_work(load: LoadReport, times: float, least: float) -> str:
+def _skewed_work(load: LoadReport, times: float, least: float) -> Found | None:
     """Rows may be as many as elsewhere, and cost more: by larger state, or many timers."""
     spent = load.busy_seconds / load.of_window
     bound = least * spent
@@ -191,14 +205,14 @@ def _skewed_work(load: LoadReport, times: float, least: float) -> str:
         most, median = one.most, one.median
         waited = one.subtasks > 1 and most.rows >= _SKEW_ROWS
         if waited and most.busy_seconds >= max(times * median.busy_seconds, bound):
-            share = most.busy_seconds / spent
-            return (
-                f"subtask {one.busiest} of {one.uid} (key groups {one.key_groups}) was at work for "
-                f"{share:.0%} of the epochs' time, at least {times:g} times the median, and all "
-                f"wait for it: its keys cost more, by large lists or many timers; see its state on "
-                f"the page"
+            who = f"subtask {one.busiest} of {one.uid} (key groups {one.key_groups}) was at work "
+            text = (
+                f"{who}for {most.busy_seconds / spent:.0%} of the epochs' time, at least {times:g} "
+                f"times the median, and all wait for it: its keys cost more, by large lists or "
+                f"many timers; see its state on the page"
             )
-    return ""
+            return Found("SkewedKeys", text, about=who)
+    return None
 
 
 def is_step(before: timedelta, now: timedelta) -> bool:

@@ -15,6 +15,7 @@ from moorage_operator.plan import RunStoreTask, StoreTask
 _MOST = 4
 _TRIES = 6
 _FIRST_WAIT = 10.0
+_UNKNOWN = "its ControllerRevision was deleted, and nothing else says where it is"
 
 
 def note_left(draft: Draft, revision: str) -> None:
@@ -23,6 +24,9 @@ def note_left(draft: Draft, revision: str) -> None:
     if revision not in known:
         return
     here = place_of(known[revision].spec)
+    for one in draft.status.leaving:
+        if one.revision not in known:
+            _tell_not_released(draft, one, _UNKNOWN)
     left = [
         one
         for one in draft.status.leaving
@@ -32,10 +36,20 @@ def note_left(draft: Draft, revision: str) -> None:
     places = {place_of(known[one.revision].spec) for one in left}
     if moves and draft.status.snapshots.lineage_id and place_of(known[old].spec) not in places:
         left.append(Leaving(revision=old, attempt=draft.attempt.number))
+    if old not in known and _lies_elsewhere(draft, here, *places):
+        _tell_not_released(draft, Leaving(revision=old, attempt=draft.attempt.number), _UNKNOWN)
     for one in left[:-_MOST]:
         _tell_not_released(draft, one, "the job has left others since, before it ran there")
     if tuple(left) != draft.status.leaving:
         draft.put(leaving=tuple(left[-_MOST:]))
+
+
+def _lies_elsewhere(draft: Draft, *places: tuple[str, str | None]) -> bool:
+    """Whether the newest checkpoint is in none of these directories."""
+    last = draft.status.snapshots.last_checkpoint
+    return last is not None and not last.path.startswith(
+        tuple(f"{one.partition('?')[0]}/" for one, _ in places)
+    )
 
 
 def release_left(draft: Draft) -> None:
@@ -72,6 +86,7 @@ def _release_first(draft: Draft) -> None:
     known = draft.world.revisions.get(one.revision)
     if known is None:
         _forget(draft)
+        _tell_not_released(draft, one, _UNKNOWN)
         return
     if one.retry_at is not None and not draft.reached(one.retry_at):
         draft.wake_at(one.retry_at)
@@ -101,7 +116,7 @@ def left_store_task(uid: str, one: Leaving) -> StoreTask:
 
 def _tell_not_released(draft: Draft, one: Leaving, why: str) -> None:
     known = draft.world.revisions.get(one.revision)
-    where = known.spec.state.checkpoint_dir if known is not None else f"that of {one.revision}"
+    where = known.spec.state.checkpoint_dir if known is not None else f"the place of {one.revision}"
     text = f"the lineage in {where}, which the job has left, still names it: {why}"
     draft.tell("Warning", "LineageNotReleased", text, left_store_task(draft.meta.uid, one).id)
 

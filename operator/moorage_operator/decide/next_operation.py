@@ -29,6 +29,7 @@ from moorage_operator.decide.specs import (
     is_valid,
     newest_name,
     note_restart,
+    pass_over_restart,
     policy,
     running_spec,
     target,
@@ -36,6 +37,8 @@ from moorage_operator.decide.specs import (
 from moorage_operator.decide.standby import begin_standby, follow_standby, wants_standby
 from moorage_operator.decide.stop import RESTART, StopMode, begin_stop
 from moorage_operator.plan import DeletePod, RunStoreTask, TidyAttempt
+
+_NO_SPEC = "no spec is known that could be started; correct the spec, and it is followed"
 
 
 def change_of(draft: Draft) -> SpecChange | None:
@@ -81,10 +84,15 @@ def _wait_for_room(draft: Draft, lacks: str) -> None:
 
 def follow_restart(draft: Draft) -> bool:
     """Begin the restart that a new value of the annotation asks for."""
-    asked = draft.meta.annotation("restart")
+    asked, before = draft.meta.annotation("restart"), draft.status
     if not draft.restart_asked:
         return False
     note_restart(draft)
+    if policy(draft) is None:
+        draft.status = before  # it is followed once there is a spec to go by
+        text = f"the annotation moorage.dev/restart is {asked[:80]!r} and waits: {_NO_SPEC}"
+        draft.tell("Warning", "AnnotationIgnored", text, f"{draft.meta.uid}-waits-{asked}")
+        return False
     _upgrade(draft, "Upgrade", RESTART, f"the annotation moorage.dev/restart is {asked[:80]}")
     return True
 
@@ -331,7 +339,7 @@ def _stay_suspended(draft: Draft) -> None:
         finish(draft)
         return
     draft.put_reconciliation(desired_state="Suspended")
-    note_restart(draft)
+    pass_over_restart(draft, "spec.desiredState is Suspended")
 
 
 def _finished(draft: Draft) -> None:

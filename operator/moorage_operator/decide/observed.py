@@ -187,8 +187,9 @@ def _take_last_words(draft: Draft, said: DriverEnd) -> None:
     if said.last_checkpoint is not None:
         draft.put_snapshots(last_checkpoint=said.last_checkpoint)
     operation, savepoint = status.operation, said.savepoint
-    if savepoint is None:
-        return
+    back = operation is not None and operation.type == "Rollback"
+    if savepoint is None or back:
+        return  # one that was asked for before is not what a way back begins from
     asked = operation is not None and savepoint.name == operation.snapshot_name
     if asked or said.outcome == "Stopped":
         order = operation.id if operation is not None else f"attempt-{attempt.number}"

@@ -3,6 +3,7 @@
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import trouble
 from moorage_operator.decide.operations import end
+from moorage_operator.decide.restore_point import LATEST, with_newest_known
 from moorage_operator.decide.specs import give_up, keep_revision, policy
 from moorage_operator.plan import RunStoreTask, StoreTask
 from moorage_operator.world import StoreTaskView, Unreadable
@@ -61,7 +62,8 @@ def _task(draft: Draft) -> StoreTask:
     """That of the operation under way."""
     spec = policy(draft)
     stateless = spec is not None and spec.upgrade.mode == "Stateless"
-    return StoreTask(draft.trial_id, "Preflight", source="Empty" if stateless else "")
+    source = "Empty" if stateless else with_newest_known(draft, LATEST).path
+    return StoreTask(draft.trial_id, "Preflight", source=source)
 
 
 def _view(draft: Draft) -> StoreTaskView | None:

@@ -25,6 +25,7 @@ from moorage_operator.decide.specs import (
     is_new_nonce,
     newest_name,
     note_restart,
+    pass_over_restart,
     policy,
 )
 from moorage_operator.world import PodView, StoreView
@@ -304,7 +305,7 @@ def finish(draft: Draft) -> None:
     ended = attempt.ended_at or draft.now
     draft.put(operation=None, finished_at=ended)
     draft.put_restarts(next_retry_at=None)
-    note_restart(draft)
+    pass_over_restart(draft, "the job has just finished; a new value starts it again from its end")
     draft.tell("Normal", "Finished", "The job has read all its input", f"{attempt.number}")
     draft.wake(draft.config.busy_resync)
 
@@ -440,8 +441,9 @@ def _ended_in_restore(draft: Draft, reason: str) -> bool:
 
 def _restore_failing(draft: Draft, message: str) -> str:
     """What a person can do: go back by hand, to a point that is named."""
-    point = draft.attempt.restored_from or draft.attempt.restore_point
-    tried = point.path if point is not None and point.path else "the newest checkpoint"
+    began, chosen = draft.attempt.restored_from, draft.attempt.restore_point
+    named = chosen.path if chosen is not None and chosen.mode == "Path" else ""
+    tried = (began.path if began is not None else named) or "the newest checkpoint"
     text = f"restoring from {tried} failed {_RESTORE_TRIES} times: {message}; "
     older = _older_point(draft, tried)
     if not older:

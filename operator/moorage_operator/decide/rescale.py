@@ -86,7 +86,8 @@ def is_interrupted(draft: Draft) -> bool:
         return False
     if desired(draft) == "Suspended" or is_new_nonce(draft):
         return True
-    return draft.restart_asked or target(draft) != draft.operation.target_revision
+    restarts = draft.restart_asked and policy(draft) is not None
+    return restarts or target(draft) != draft.operation.target_revision
 
 
 def take_back(draft: Draft) -> None:

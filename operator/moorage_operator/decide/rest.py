@@ -10,8 +10,9 @@ from datetime import datetime
 
 from moorage_api.driver import CheckpointSummary, DriverState
 from moorage_api.lifecycle import Health
+from moorage_api.status import Finding
 from moorage_operator.decide.draft import CLOCK_SLACK, Draft, here, later
-from moorage_operator.decide.findings import is_step, skewed
+from moorage_operator.decide.findings import NAMED_FOR, is_step, skewed
 from moorage_operator.decide.specs import policy, running_spec
 from moorage_operator.decide.view import is_another, is_long
 from moorage_operator.plan import Plan
@@ -57,7 +58,7 @@ class Rest:
     # How many milliseconds another one may take; None if with any other it does not stand
     slowest: float | None
     rules: Health | None  # by which keys are skewed; None without a spec
-    skewed: bool  # whether they were found to be
+    skewed: Finding | None  # where they were found to be
     since: datetime
     until: datetime  # from then on time alone may lead to another decision
 
@@ -77,8 +78,12 @@ class Rest:
         return all(_is_later(one, other) for one, other in zip(before, after, strict=True))
 
     def _shows_other_health(self, report: DriverState, now: datetime) -> bool:
-        """Whether keys began or ceased to be skewed, or a clock was set."""
-        if self.rules and bool(skewed(self.rules, report, known=self.skewed)) != self.skewed:
+        """Whether keys began or ceased to be skewed, or others are, or a clock was set."""
+        shown = self.skewed
+        keys = skewed(self.rules, report, known=shown is not None) if self.rules else None
+        if self.rules and (keys is None) != (shown is None):
+            return True
+        if keys and shown and keys.is_of_another(shown) and now >= shown.since + NAMED_FOR:
             return True
         old = self.report
         if old is None or old.answered_at is None or report.answered_at is None:
@@ -112,7 +117,7 @@ def rest_of(world: JobWorld, plan: Plan) -> Rest | None:
         world.status.snapshots.last_checkpoint,
         _slowest(world),
         rules.failure_policy.health if rules is not None else None,
-        any(one.check == "SkewedKeys" for one in world.status.health.findings),
+        next((one for one in world.status.health.findings if one.check == "SkewedKeys"), None),
         world.now,
         plan.stands_until,
     )

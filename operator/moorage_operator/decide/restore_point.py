@@ -9,6 +9,7 @@ import hashlib
 from dataclasses import dataclass
 
 from moorage_api import JobSpec
+from moorage_api.driver import ORDER_BY_SPEC
 from moorage_api.status import RestorePointStatus
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import strangers
@@ -17,7 +18,6 @@ from moorage_operator.plan import StoreTask
 from moorage_operator.world import SnapshotView, StoreView, Unreadable
 
 LATEST = RestorePointStatus(mode="Latest")
-_BY_SPEC = "nonce-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,7 @@ def next_restore(draft: Draft) -> RestorePointStatus | Obstacle:
     """
     attempt, spec = draft.attempt, policy(draft)
     point = attempt.restore_point
-    never_ran = attempt.running_since is None
-    by_spec = never_ran and point is not None and is_by_spec(point)
+    by_spec = attempt.running_since is None and point is not None and is_by_spec(point)
     begun = attempt.number > 0 and bool(attempt.revision)
     fresh = attempt.number == 0 or (not begun and draft.status.next_restore is None)
     if spec is not None and (is_new_nonce(draft) or (fresh and not _followed(draft)) or by_spec):
@@ -87,16 +86,24 @@ def next_restore(draft: Draft) -> RestorePointStatus | Obstacle:
     operation = draft.status.operation
     if operation is not None and operation.mode_used == "Stateless" and spec is not None:
         return _stateless(spec, f"{operation.id}-{draft.tag}")
-    if draft.status.next_restore is not None:
-        return draft.status.next_restore
-    if never_ran and point is not None:
+    return draft.status.given_point or LATEST
+
+
+def with_newest_known(draft: Draft, point: RestorePointStatus) -> RestorePointStatus:
+    """Latest, with the newest checkpoint that was heard of: a store without it is another one.
+
+    A directory that was emptied, or an endpoint that was edited, is no lineage that begins. That is
+    for the driver to see, under its fence.
+    """
+    last = draft.status.snapshots.last_checkpoint
+    if point.mode != "Latest" or last is None:
         return point
-    return LATEST
+    return point.model_copy(update={"path": last.path, "checkpoint_id": last.id})
 
 
 def is_by_spec(point: RestorePointStatus) -> bool:
     """Whether spec.restore chose it."""
-    return point.order_id.startswith(_BY_SPEC)
+    return point.order_id.startswith(ORDER_BY_SPEC)
 
 
 def first_order(spec: JobSpec) -> str:
@@ -104,7 +111,7 @@ def first_order(spec: JobSpec) -> str:
     restore = spec.restore
     chosen = f"{restore.mode}\0{restore.path}\0{restore.snapshot_name}"
     digest = hashlib.sha256(chosen.encode()).hexdigest()[:8]
-    return f"{_BY_SPEC}{restore.nonce}-{digest}"
+    return f"{ORDER_BY_SPEC}{restore.nonce}-{digest}"
 
 
 def named_snapshot(draft: Draft, spec: JobSpec) -> SnapshotView | Obstacle:

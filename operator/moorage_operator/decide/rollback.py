@@ -15,12 +15,19 @@ from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import is_ready, lag_grows
 from moorage_operator.decide.operations import begin, clear_block
 from moorage_operator.decide.restore_point import is_by_spec, place_of
-from moorage_operator.decide.specs import give_up, note_rolled_back, policy, target
+from moorage_operator.decide.specs import (
+    give_up,
+    is_given_up,
+    is_new_nonce,
+    newest_name,
+    note_rolled_back,
+    policy,
+    target,
+)
 from moorage_operator.world import StoreView, Unreadable
 
 _ANNOTATION = "rollback"
-_STARTS = ("Standby", "Fencing", "Starting", "Verifying")
-_OTHERS = ("Delete", "Rollback", "Suspend")
+_OTHERS = ("Delete", "Suspend")
 
 
 def note_start(draft: Draft, revision: str, number: int, point: RestorePointStatus) -> None:
@@ -156,26 +163,67 @@ def may_roll_back(draft: Draft) -> bool:
 
 
 def follow_rollback(draft: Draft) -> bool:
-    """Begin what a new value of the annotation asks for; say whether that was begun."""
+    """Do what a new value of the annotation asks for; say whether a rollback was begun."""
     asked, operation = draft.meta.annotation(_ANNOTATION), draft.status.operation
     if asked == draft.status.snapshots.last_trigger.rollback:
         return False
-    busy = operation is not None and (operation.type in _OTHERS or operation.step not in _STARTS)
-    if busy:
+    if operation is not None and operation.type in _OTHERS:
         return False
     draft.put_triggers(rollback=asked)
     done, trial = draft.status.reconciliation, draft.status.reconciliation.trial
-    if not asked:
+    back = operation is not None and operation.type == "Rollback"
+    if not asked or (back and asked == done.stable_revision):
         return False
-    if trial is None or asked != done.stable_revision or asked not in draft.world.revisions:
-        can = done.stable_revision if trial is not None else "none: no version is on trial"
-        text = f"there is no way back to {asked}; the last stable version before: {can}"
-        draft.tell("Warning", "RollbackRefused", text, asked)
+    order = f"the annotation moorage.dev/rollback is {asked}"
+    if not back and asked == draft.attempt.revision and _leave_unbegun(draft, order):
+        return False
+    if trial is None or back or asked != done.stable_revision or asked not in draft.world.revisions:
+        _refuse(draft, asked)
         return False
     clear_block(draft)
-    _begin(draft, trial, "RollbackRequested", f"the annotation moorage.dev/rollback is {asked}")
+    _begin(draft, trial, "RollbackRequested", order)
     _go_before(draft, trial)
     return True
+
+
+def _leave_unbegun(draft: Draft, order: str) -> bool:
+    """Take back the edit by which another version is to follow; say whether one waits to.
+
+    What is under way for it goes on as after an edit that is set back.
+    """
+    newest, here, operation = newest_name(draft), draft.attempt.revision, draft.status.operation
+    waits = newest not in ("", here) and here in draft.world.revisions
+    if not waits or is_given_up(draft) or is_new_nonce(draft):
+        return False
+    if draft.status.blocked_reason:
+        clear_block(draft)
+    if operation is not None and operation.mode_used == "Stateless":
+        draft.put_operation(mode_used="LastCheckpoint")  # only the other one was to begin empty
+    give_up(draft, newest, f"it was not begun: {order}", instead=here)
+    text = f"{here} goes on, and {newest} is not begun: {order}"
+    draft.tell("Normal", "RolledBack", text, _key(draft, here))
+    return True
+
+
+def _refuse(draft: Draft, asked: str) -> None:
+    operation, trial = draft.status.operation, draft.status.reconciliation.trial
+    back = operation is not None and operation.type == "Rollback"
+    why = f"the last stable version before: {draft.status.reconciliation.stable_revision}"
+    if asked == draft.attempt.revision and not back:
+        raised = "spec.restore.nonce was raised, which is not taken back"
+        idle = "it began last, and no other version waits to follow"
+        why = raised if is_new_nonce(draft) else idle
+    elif trial is not None and _is_lost(draft):
+        why = f"{why}, whose ControllerRevision was deleted"
+    elif trial is None:
+        why = "the last stable version before: none: no version is on trial"
+    text = f"there is no way back to {asked}; {why}"
+    draft.tell("Warning", "RollbackRefused", text, _key(draft, asked))
+
+
+def _key(draft: Draft, asked: str) -> str:
+    """Of an order: the same value may be followed once more, after it was taken off."""
+    return f"{draft.meta.generation}-{draft.status.operation_counter}-{asked}"
 
 
 def _go_before(draft: Draft, trial: Trial) -> None:
@@ -191,6 +239,8 @@ def hindrance(draft: Draft) -> str:
     done, trial = draft.status.reconciliation, draft.status.reconciliation.trial
     if trial is None:
         return ""
+    if _is_lost(draft):
+        return f"the ControllerRevision {done.stable_revision} was deleted; correct the new version"
     back = f"annotating the job with moorage.dev/{_ANNOTATION}={done.stable_revision}"
     if draft.meta.annotation(_ANNOTATION) == done.stable_revision:
         back = f"{back} (take the annotation off first, as its value was followed before)"
@@ -213,9 +263,8 @@ def hindrance(draft: Draft) -> str:
             f"correct it, or go back to where that stopped by {back}"
         )
     old, new = (draft.world.revisions.get(one) for one in (done.stable_revision, trial.revision))
-    if old is not None and new is not None and place_of(old.spec) != place_of(new.spec):
-        return "the new version has its state in another place; correct the spec"
-    return ""
+    moved = old is not None and new is not None and place_of(old.spec) != place_of(new.spec)
+    return "the new version has its state in another place; correct the spec" if moved else ""
 
 
 def _published(draft: Draft, trial: Trial) -> int:
@@ -261,16 +310,16 @@ def _late_at(trial: Trial, spec: JobSpec) -> datetime | None:
 
 
 def _trial(draft: Draft) -> Trial | None:
-    """That of the current attempt's revision, where going back is wanted and possible."""
-    spec, done, trial = (
-        policy(draft),
-        draft.status.reconciliation,
-        draft.status.reconciliation.trial,
-    )
+    """That of the current attempt's revision, where going back is wanted."""
+    spec, trial = policy(draft), draft.status.reconciliation.trial
     if spec is None or trial is None or not spec.upgrade.rollback.enabled:
         return None
-    mine = trial.revision == draft.attempt.revision == target(draft)
-    return trial if mine and done.stable_revision in draft.world.revisions else None
+    return trial if trial.revision == draft.attempt.revision == target(draft) else None
+
+
+def _is_lost(draft: Draft) -> bool:
+    """Whether nobody knows any more what the last stable version was."""
+    return draft.status.reconciliation.stable_revision not in draft.world.revisions
 
 
 def _begin(draft: Draft, trial: Trial, reason: str, why: str) -> None:

@@ -20,6 +20,9 @@ from moorage_operator.decide.draft import Draft
 from moorage_operator.plan import SaveRevision
 from moorage_operator.world import Revision
 
+REVISION_REFUSED = "RevisionRefused"
+"""What ran goes on for now, as the version after it cannot be kept."""
+
 _HASH = 10
 _LONGEST = 900
 _RECORDS = 10
@@ -107,6 +110,8 @@ def keep_revision(draft: Draft, name: str) -> bool:
     """See to it that the revision to start is kept; say whether it is."""
     if name in draft.world.revisions:
         return True
+    if not name:
+        return False  # no good spec is known
     if name == newest_name(draft) and draft.world.given_up is not None:
         draft.do(SaveRevision(name, 0, draft.world.spec_hash))  # of no generation: nobody wrote it
     elif name == newest_name(draft):
@@ -197,6 +202,16 @@ def note_restart(draft: Draft) -> None:
     draft.put_triggers(restart=draft.meta.annotation("restart"))
 
 
+def pass_over_restart(draft: Draft, why: str) -> None:
+    """There is nothing to restart: moorage.dev/restart counts as followed, and it is told."""
+    if draft.restart_asked:
+        asked = draft.meta.annotation("restart")
+        text = f"the annotation moorage.dev/restart is {asked[:80]!r} and restarts nothing: {why}"
+        key = f"{draft.meta.uid}-restart-{asked}"
+        draft.tell("Warning", "AnnotationIgnored", text, key)
+    note_restart(draft)
+
+
 def is_given_up(draft: Draft) -> bool:
     """Whether the newest version was given up, and another one goes on in its place."""
     return draft.world.given_up is not None or _rejected(draft)
@@ -216,13 +231,15 @@ def _gave_up(draft: Draft, spec: JobSpec) -> bool:
 
 
 def _holds_back(draft: Draft) -> bool:
-    """Whether a new version waits until the old one runs again, to take a savepoint of it."""
+    """Whether a new version waits until the old one runs again: to take a savepoint of it, say."""
     operation, spec = draft.status.operation, draft.world.spec
     if operation is None or operation.type != "Recover" or spec is None:
         return False
     patient = spec.upgrade.mode == "Savepoint" and spec.upgrade.fallback != "LastCheckpoint"
+    if not (patient or operation.reason == REVISION_REFUSED):
+        return False
     once_ran = draft.status.reconciliation.running_revision == draft.attempt.revision
-    return patient and once_ran and not is_new_nonce(draft)
+    return once_ran and not is_new_nonce(draft)
 
 
 # -- what became of each -----------------------------------------------------------------------

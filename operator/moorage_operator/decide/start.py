@@ -14,10 +14,16 @@ from moorage_operator.decide.health import is_ready
 from moorage_operator.decide.leaving import being_released, note_left
 from moorage_operator.decide.operations import begin, block, end
 from moorage_operator.decide.recover import after_end, finish
-from moorage_operator.decide.restore_point import Obstacle, next_restore, obstacle
+from moorage_operator.decide.restore_point import (
+    Obstacle,
+    next_restore,
+    obstacle,
+    with_newest_known,
+)
 from moorage_operator.decide.rollback import note_start, roll_back_if_late
 from moorage_operator.decide.room import hinders_start, lacks_start, tell_fewer
 from moorage_operator.decide.specs import (
+    REVISION_REFUSED,
     desired,
     give_up,
     is_given_up,
@@ -27,6 +33,7 @@ from moorage_operator.decide.specs import (
     newest_name,
     note_begun,
     note_restart,
+    pass_over_restart,
     policy,
     target,
 )
@@ -82,7 +89,7 @@ def verifying(draft: Draft) -> None:
         begin(draft, "Suspend", "Fencing", "SpecChanged", "desiredState is Suspended")
     elif target(draft) not in ("", attempt.revision) or is_new_nonce(draft):
         _supersede(draft)
-    elif draft.restart_asked:
+    elif draft.restart_asked and policy(draft) is not None:
         note_restart(draft)
         _supersede(draft)
     elif draft.on_trial and roll_back_if_late(draft):
@@ -119,11 +126,12 @@ def _rest(draft: Draft) -> None:
     operation = draft.operation
     draft.put_reconciliation(desired_state="Suspended")
     draft.put_restarts(next_retry_at=None, backoff_level=0)
-    note_restart(draft)
+    pass_over_restart(draft, "spec.desiredState is Suspended")
     end(draft)
-    point = draft.status.next_restore
-    last = draft.status.snapshots.last_checkpoint
-    where = point.path if point is not None else last.path if last is not None else "its beginning"
+    point, last = draft.status.given_point, draft.status.snapshots.last_checkpoint
+    given = point is not None and point.mode != "Latest"
+    kept = point if given else last
+    where = (kept.path if kept is not None else "") or "its beginning"
     draft.tell("Normal", "Suspended", f"The job is stopped; it goes on from {where}", operation.id)
 
 
@@ -151,7 +159,8 @@ def _launch(draft: Draft) -> None:
     if not name:
         block(draft, "InvalidSpec", "there is no valid spec to start; correct the spec")
         return
-    if name != draft.operation.target_revision:
+    is_new = name != draft.operation.target_revision
+    if is_new:
         draft.put_operation(target_revision=name)
     if draft.operation.type == "Rollback" and name != draft.status.reconciliation.stable_revision:
         draft.put_operation(type="Upgrade")  # somebody edited meanwhile: it is no way back
@@ -160,9 +169,26 @@ def _launch(draft: Draft) -> None:
     if isinstance(point, Obstacle):
         _stay(draft, point)
     elif keep_revision(draft, name):
-        _count_up(draft, name, point)
+        _count_up(draft, name, with_newest_known(draft, point))
+    elif not is_new and draft.world.trouble and draft.operation.reason != REVISION_REFUSED:
+        _bring_back(draft, name)
     else:
         draft.wake(draft.config.busy_resync)
+
+
+def _bring_back(draft: Draft, name: str) -> None:
+    """What ran goes on, if it can, where the version after it was refused, as a quota does.
+
+    The next one is tried again as soon as the job runs.
+    """
+    old, ran = draft.attempt.revision, draft.status.reconciliation.running_revision
+    follows = draft.operation.type in ("Upgrade", "Rescale", "Recover") and not is_new_nonce(draft)
+    if follows and old == ran and old in draft.world.revisions:
+        text = f"{old} goes on, as {name} cannot be kept: {draft.world.trouble}"
+        begin(draft, "Recover", "Fencing", REVISION_REFUSED, text)
+        told = f"The job is started again as it was: {text}"
+        draft.tell("Normal", "RestartScheduled", told, draft.operation.id)
+    draft.wake(draft.config.busy_resync)
 
 
 def _hand_over(draft: Draft) -> bool:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from moorage_api.driver import STOP_PATH, RequestView, SavepointInfo, StopBody
+from moorage_api.sizing import executor_count
 from moorage_api.status import OperationType
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import remove
@@ -20,13 +21,15 @@ from moorage_operator.decide.specs import (
     desired,
     give_up,
     is_new_nonce,
+    keep_revision,
     policy,
     running_spec,
     target,
 )
 from moorage_operator.plan import AskDriver, KeepSnapshot
-from moorage_operator.snapshots.naming import object_names, same_place, savepoint_path
+from moorage_operator.snapshots.naming import object_names, savepoint_path
 from moorage_operator.world import LogPoint, StoreView, Unreadable
+from moorage_state.stores.addresses import same_place
 
 StopMode = Literal["Checkpoint", "Savepoint", "None"]
 """What `POST /stop` is told to take before the end."""
@@ -35,6 +38,9 @@ RESTART = "RestartRequested"
 _TRIES = 3
 _FIRST_RETRY = 10.0
 _WAIT = timedelta(minutes=1)
+_WAITS_FOR_STORE: tuple[OperationType, ...] = ("Upgrade", "Rescale", "Redeploy")
+# Between savepoints while the driver says that the store is away: should it be wrong, not never.
+_AWAY_PACE = timedelta(hours=1)
 # For a store that cannot be read: after that the savepoint counts as not taken.
 _STORE_PATIENCE = timedelta(minutes=1)
 _LONGEST_NAME = 63
@@ -66,20 +72,52 @@ def snapshotting(draft: Draft) -> None:
         return
     view = request_view(draft)
     why = view.error if view is not None else None
-    if _is_reverted(draft) and _is_unheard(draft, view):
+    if _is_reverted(draft) and _is_unheard(draft):
         _cancel(draft)
-    elif operation.not_before is not None and not draft.reached(operation.not_before):
-        draft.wake_at(operation.not_before)
+    elif operation.not_before is not None and _waits(draft, operation.not_before):
+        return
     elif view is not None and view.state == "Completed":
         completed(draft, view)
     elif view is not None and view.state == "Failed":
         _failed(draft, f"{why.message} (code {why.code})" if why else "")
+    elif view is None and not _is_kept(draft):
+        ask(draft)  # after the revision was made, or not at all: effects go in order
     elif operation.deadline is not None and draft.reached(operation.deadline):
         _late(draft, f"no {operation.stop_mode.lower()} within the time for {operation.type}")
     elif hangs := _hangs(draft):
         _late(draft, hangs)
     else:
         ask(draft)
+
+
+def _waits(draft: Draft, again: datetime) -> bool:
+    """Whether the next try has to wait: until `again`, and longer where the store is away.
+
+    Each savepoint that is asked for makes an object, which looks for it until the store is back.
+    Checkpoints show the driver that it is back, or else its looks at the log.
+    """
+    if not draft.reached(again):
+        draft.wake_at(again)
+        return True
+    operation, report = draft.operation, draft.report
+    if operation.retries < _TRIES or operation.stop_mode != "Savepoint":
+        return False
+    if operation.type not in _WAITS_FOR_STORE or report is None or not report.storage_error:
+        return False
+    if draft.reached(again + _AWAY_PACE):
+        return False
+    text = f"{operation.type} waits for the store: {report.storage_error}"
+    draft.put_operation(deadline=None, message=text)  # the next try has all of its time
+    return True
+
+
+def _is_kept(draft: Draft) -> bool:
+    """Whether what is to run next is kept as a revision; else it is made first.
+
+    Without it nothing could be started: whoever refuses it, such as a quota, must end no job.
+    """
+    name = target(draft)
+    return draft.operation.type == "Suspend" or not name or keep_revision(draft, name)
 
 
 def _hangs(draft: Draft) -> str:
@@ -120,9 +158,11 @@ def keep_snapshot(draft: Draft) -> None:
     if not name or isinstance(known, Unreadable) or draft.world.namespace_terminating:
         return
     can_be = object_names(draft.meta.name, name)
-    if any(one.meta.name in can_be for one in known):
-        return
     is_last = operation.type == "Delete"
+    policies = [one.spec.deletion_policy for one in known if one.meta.name in can_be]
+    # One that an upgrade began, and that became the last, is to stay as well.
+    if policies and not (is_last and "Delete" in policies):
+        return
     spec = {
         "jobRef": {"name": draft.meta.name},
         "type": "Savepoint",
@@ -202,12 +242,29 @@ def _is_reverted(draft: Draft) -> bool:
     if operation.type not in ("Upgrade", "Rescale", "Suspend") or operation.reason == RESTART:
         return False
     same = target(draft) in ("", draft.attempt.revision)
-    return desired(draft) == "Running" and same and not is_new_nonce(draft)
+    asked = desired(draft) == "Running" and same and not is_new_nonce(draft)
+    return asked and not _is_half_way(draft)
 
 
-def _is_unheard(draft: Draft, view: RequestView | None) -> bool:
+def _is_half_way(draft: Draft) -> bool:
+    """Whether the driver was rescaled in place, and runs as wide as no version says."""
+    report, spec = draft.report, running_spec(draft)
+    if draft.operation.type != "Rescale" or report is None or spec is None:
+        return False
+    executors = executor_count(spec.executor, spec.scaling.parallelism)
+    wide = (spec.scaling.parallelism, executors)
+    return (report.parallelism, report.executors_desired) != wide
+
+
+def _is_unheard(draft: Draft) -> bool:
     """Whether it is sure that the driver will not end: it says that it has no such request."""
-    return draft.report is not None and (view is None or view.state == "Failed")
+    report = draft.report
+    if report is None:
+        return False
+    # Under any id: one that it was late with may still be carried out after another try began.
+    asked = f"{draft.operation.id}-stop"
+    ours = (one for one in report.requests if one.request_id.startswith(asked))
+    return all(one.state == "Failed" for one in ours)
 
 
 def _cancel(draft: Draft) -> None:
@@ -282,7 +339,7 @@ def _fallback(draft: Draft) -> str:
 def _fall_back(draft: Draft, why: str) -> None:
     operation, fallback = draft.operation, _fallback(draft)
     away = draft.report is not None and bool(draft.report.storage_error)
-    if operation.type in ("Upgrade", "Rescale", "Redeploy") and away:
+    if operation.type in _WAITS_FOR_STORE and away:
         # Another driver could not restore: the job had better run on without checkpoints.
         _hold(draft, f"{operation.type} waits for the store: {why}")
     elif fallback == "Wait":

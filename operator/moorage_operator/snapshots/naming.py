@@ -75,9 +75,14 @@ def periodic_name(tick: datetime) -> str:
     return f"periodic-{tick.astimezone(UTC):%Y%m%d-%H%M}"
 
 
-def trigger_id(kind: str, previous: str, value: str) -> str:
-    """Names one change of a trigger's value: going back to an earlier value is another trigger."""
-    return _hash(f"{kind}\0{previous}\0{value}")
+def trigger_id(uid: str, kind: str, previous: str, value: str) -> str:
+    """Names one change of a trigger's value: going back to an earlier value is another trigger.
+
+    Args:
+        uid: the job's: a former one of its name may have left an object for the same value.
+        previous: the id of the change before, so that two that alternate never share one.
+    """
+    return _hash(f"{uid}\0{kind}\0{previous}\0{value}")
 
 
 def request_id(uid: str) -> str:
@@ -114,11 +119,6 @@ def savepoint_path(spec: JobSpec, name: str) -> str:
     """The address of a savepoint's directory; empty if the job has no place for savepoints."""
     directory = spec.state.savepoint_dir
     return child(reach(directory, spec), name) if directory else ""
-
-
-def same_place(one: str, other: str) -> bool:
-    """Whether two addresses name one directory, however its server is reached."""
-    return bool(one) and _place(one) == _place(other)
 
 
 def trigger_of(snapshot: SnapshotView) -> str:
@@ -159,10 +159,6 @@ def is_copied(status: SnapshotStatus) -> bool:
 def order(snapshot: SnapshotView) -> tuple[datetime, str]:
     """Oldest first."""
     return snapshot.meta.created_at or datetime.min.replace(tzinfo=UTC), snapshot.meta.name
-
-
-def _place(url: str) -> str:
-    return (url.partition("?")[0] if url.startswith("s3://") else url).rstrip("/")
 
 
 def _hash(text: str) -> str:

@@ -73,14 +73,6 @@ def driver_is_gone(world: SnapshotWorld) -> bool:
     return attempt.number != status.attempt or bool(attempt.outcome)
 
 
-def is_under_way(snapshot: SnapshotView) -> bool:
-    """Whether a driver may be at work on it."""
-    status = snapshot.status
-    if is_imported(snapshot) or is_copied(status):
-        return False
-    return status.state in ("InProgress", "Verifying") and not status.completed_at
-
-
 def successor(world: SnapshotWorld) -> SnapshotView | None:
     """The newer periodic snapshot that waits as well, and makes this periodic one needless."""
     if not is_periodic(world.snapshot) or isinstance(world.siblings, Unreadable):
@@ -132,7 +124,9 @@ def _of_siblings(world: SnapshotWorld) -> NotReady | None:
     if isinstance(world.siblings, Unreadable):
         text = f"the job's other snapshots cannot be read: {world.siblings.message}"
         return NotReady("SnapshotsUnreadable", text, patient=True)
-    busy = next((s for s in world.siblings if is_under_way(s)), None)
+    # One that is looked for in the store is none of the driver's any more; and a store that is
+    # closed, such as one that the job has left, may keep it so for good.
+    busy = next((s for s in world.siblings if s.status.state == "InProgress"), None)
     mine = order(world.snapshot)
     first = busy or next((s for s in _waiting(world.siblings) if order(s) < mine), None)
     if first is None:
@@ -217,7 +211,8 @@ def _is_rival(other: SnapshotView, mine: SnapshotView) -> bool:
         return False
     if other.status.state in ("Failed", "Abandoned"):
         return False
-    earlier = is_under_way(other) or other.status.state in ("Completed", "Deleting")
+    begun = other.status.state in ("InProgress", "Verifying") and not is_copied(other.status)
+    earlier = begun or other.status.state in ("Completed", "Deleting")
     return earlier or order(other) < order(mine)
 
 

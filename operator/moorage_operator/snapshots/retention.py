@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from moorage_api import JobSpec
-from moorage_api.driver import CheckpointSummary, SavepointInfo
+from moorage_api.driver import CheckpointSummary, RestoredFrom, SavepointInfo
 from moorage_api.state import SavepointRetention
 from moorage_api.status import JobStatus, RestorePointStatus
-from moorage_operator.snapshots.naming import is_imported, order, reach, same_place, trigger_of
+from moorage_operator.snapshots.naming import is_imported, order, reach, trigger_of
 from moorage_operator.world import JobFacts, SnapshotView
+from moorage_state.stores.addresses import same_place
 
 
 def uses(snapshot: SnapshotView, job: JobFacts | None) -> tuple[str, ...]:
@@ -60,7 +61,9 @@ def _operation(snapshot: SnapshotView, job: JobFacts) -> Iterator[str]:
 
 def _attempt(snapshot: SnapshotView, job: JobFacts) -> Iterator[str]:
     attempt = job.status.attempt
-    if not _is(snapshot, attempt.restore_point):
+    # By the lineage's log it may be another one than it was told, where that was Latest.
+    began = (attempt.restore_point, attempt.restored_from)
+    if not any(_is(snapshot, point) for point in began):
         return
     if not attempt.checkpointed and not _is_superseded(job.status):
         yield f"restore of {job.meta.name}"
@@ -86,7 +89,9 @@ def _next(snapshot: SnapshotView, job: JobFacts) -> Iterator[str]:
 def _newest_point(snapshot: SnapshotView, job: JobFacts) -> Iterator[str]:
     status = job.status
     last = status.snapshots.last_savepoint
-    if _is_live(status) or last is None or not same_place(last.path, snapshot.status.path):
+    if last is None or not same_place(last.path, snapshot.status.path):
+        return
+    if _is_live(status) and status.attempt.checkpointed:
         return
     if _is_newer(last, status.snapshots.last_checkpoint):
         yield f"newest restore point of {job.meta.name}"
@@ -100,7 +105,7 @@ def _is_newer(savepoint: SavepointInfo, checkpoint: CheckpointSummary | None) ->
     return checkpoint is None or savepoint.checkpoint_id >= checkpoint.id
 
 
-def _is(snapshot: SnapshotView, point: RestorePointStatus | None) -> bool:
+def _is(snapshot: SnapshotView, point: RestorePointStatus | RestoredFrom | None) -> bool:
     return point is not None and same_place(point.path, snapshot.status.path)
 
 

@@ -169,14 +169,14 @@ def copying(world: SnapshotWorld) -> Step:
 
 
 def _copy_source(job: JobFacts) -> str:
-    """What a start would begin from: the savepoint that it was stopped with, else the lineage."""
+    """What a start would begin from: what it was given, else the lineage; empty for nothing."""
     status, spec = job.status, job.spec or job.newest
     asleep = status.phase in _ASLEEP and status.operation is None and not status.blocked_reason
     let_be = job.meta.annotation("paused") == "true" or job.meta.deleted_at is not None
     if not asleep or not status.attempt.outcome or let_be:
         return ""
-    point = status.next_restore
-    if point is not None:
+    point = status.given_point
+    if point is not None and point.mode != "Latest":
         return point.path
     known = status.snapshots.last_checkpoint is not None and spec is not None
     return reach(spec.state.checkpoint_dir, spec) if known and spec is not None else ""

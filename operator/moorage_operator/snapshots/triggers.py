@@ -6,7 +6,7 @@ none and takes none twice. checkpoint.cron is not looked at here: checkpoints ar
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from zoneinfo import ZoneInfoNotFoundError
@@ -50,20 +50,21 @@ class _Draft:
 def wanted(world: JobWorld) -> Wanted:
     """Return what the job asks for now; the same world gives the same answer.
 
-    Nothing is asked for while the job's snapshots cannot be read, while the object is being deleted
-    and while it is paused.
+    Nothing is asked for while the job's snapshots cannot be read, which is told where an annotation
+    waits for it, while the object is being deleted and while it is paused.
     """
     before = world.status.snapshots
     quiet = Wanted(before.last_trigger, before.last_scheduled_time)
-    if isinstance(world.snapshots, Unreadable) or world.meta.deleted_at is not None:
+    if world.meta.deleted_at is not None or world.meta.annotation("paused") == "true":
         return quiet
-    if world.meta.annotation("paused") == "true":
-        return quiet
+    if isinstance(world.snapshots, Unreadable):
+        again = world.now + timedelta(seconds=world.config.resync)
+        return replace(quiet, events=tuple(_unread(world, world.snapshots)), next_at=again)
     draft = _Draft()
     triggers = before.last_trigger.model_copy(
         update={
-            "savepoint": _trigger(world, draft, world.snapshots, "Savepoint"),
-            "checkpoint": _trigger(world, draft, world.snapshots, "Checkpoint"),
+            **_trigger(world, draft, world.snapshots, "Savepoint"),
+            **_trigger(world, draft, world.snapshots, "Checkpoint"),
         }
     )
     spec = _spec(world)
@@ -71,6 +72,8 @@ def wanted(world: JobWorld) -> Wanted:
     last, next_at = before.last_scheduled_time, None
     if schedule is not None:
         last, next_at = _scheduled(world, draft, world.snapshots, schedule)
+    elif spec is not None:
+        last = None  # one that is put in again was not there meanwhile
     gone: tuple[DeleteObject, ...] = ()
     if spec is not None:
         gone = tuple(_surplus(world, world.snapshots, spec))
@@ -95,14 +98,17 @@ def _trigger(
     draft: _Draft,
     snapshots: Sequence[SnapshotView],
     kind: Literal["Savepoint", "Checkpoint"],
-) -> str:
-    """The value that is handled after this; what there is to do goes to `draft`."""
+) -> dict[str, str]:
+    """What is handled by this, for `Triggers`; what there is to do goes to `draft`."""
     annotation = kind.lower()
     value = world.meta.annotation(annotation)
-    handled: str = getattr(world.status.snapshots.last_trigger, annotation)
+    last = world.status.snapshots.last_trigger
+    handled: str = getattr(last, annotation)
     if not value or value == handled:
-        return handled
-    mine = trigger_id(kind, handled, value)
+        return {}
+    # A status that was written before there were marks has the value alone.
+    before: str = getattr(last, f"{annotation}_mark") or handled
+    mine = trigger_id(world.meta.uid, kind, before, value)
     name = directory_name(value)
     prefix = "" if kind == "Savepoint" else "checkpoint-"
     can_be = object_names(world.meta.name, f"{prefix}{name}")
@@ -110,10 +116,10 @@ def _trigger(
     if found is None:
         spec = _snapshot_spec(world, kind, name)
         draft.made.append(KeepSnapshot(can_be[0], spec, "Manual", mine))
-        return handled
-    if found.meta.annotations.get(TRIGGER_ANNOTATION, mine) != mine:
-        draft.events.append(_taken(annotation, value, found))
-    return value
+        return {}
+    if found.meta.annotations.get(TRIGGER_ANNOTATION) != mine:
+        draft.events.append(_taken(annotation, value, found, mine))
+    return {annotation: value, f"{annotation}_mark": mine}
 
 
 def _snapshot_spec(world: JobWorld, kind: str, name: str) -> Mapping[str, Any]:
@@ -121,13 +127,26 @@ def _snapshot_spec(world: JobWorld, kind: str, name: str) -> Mapping[str, Any]:
     return {**spec, "name": name} if kind == "Savepoint" else spec
 
 
-def _taken(annotation: str, value: str, found: SnapshotView) -> Event:
+def _taken(annotation: str, value: str, found: SnapshotView, mine: str) -> Event:
     text = (
         f"moorage.dev/{annotation}: {value!r} was asked for before and is {found.meta.name} "
         f"({found.status.state}); nothing is taken: use a new value"
     )
     reason = "SavepointNameConflict" if annotation == "savepoint" else "CheckpointNameConflict"
-    return Event("Warning", reason, text, f"{annotation}-{trigger_id(annotation, value, '')}")
+    return Event("Warning", reason, text, f"{annotation}-{mine}")
+
+
+def _unread(world: JobWorld, why: Unreadable) -> Iterator[Event]:
+    """What is asked for and waits: nobody knows which snapshots there are."""
+    last = world.status.snapshots.last_trigger
+    for annotation in ("savepoint", "checkpoint"):
+        value = world.meta.annotation(annotation)
+        if value not in ("", getattr(last, annotation)):
+            text = (
+                f"moorage.dev/{annotation}: {value!r} waits until the job's snapshots can be read: "
+                f"{why.message}"
+            )
+            yield Event("Warning", "SnapshotsUnreadable", text, f"unread-{annotation}-{value}")
 
 
 # -- the schedule ------------------------------------------------------------------------------

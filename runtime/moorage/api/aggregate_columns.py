@@ -31,7 +31,10 @@ _UFUNCS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A part of many groups: its values, and which of them there are; 0 where there is none."""
+    """A part of many groups: its values, and which of them there are; 0 where there is none.
+
+    Sums of integers of which one does not fit NumPy's are Python's: more values may bring it back.
+    """
 
     values: NDArray[Any]
     valid: NDArray[np.bool_]
@@ -123,13 +126,13 @@ class _Lane:
         """As an Arrow column of the part's type."""
         kind = arrow_type(parse_type(self.part.ddl))
         mask = None if column.valid.all() else ~column.valid
-        if self.dtype is object:
+        if column.values.dtype == object:
             values = column.values.tolist()
             if self.part.op == "sum" and not all(
                 fits(self.part, value) for value in values if value is not None
             ):
                 raise overflow(self.part)
-            return pa.array(values, kind)
+            return pa.array(values, kind, mask=mask)
         if self.name == "date":
             return pa.array(column.values.astype(np.int32), mask=mask).view(kind)
         if self.name == "timestamp":
@@ -166,13 +169,14 @@ class _Lane:
         highest = sum(float(np.abs(c.astype(np.float64)).max(initial=0)) for c in columns)
         return highest * times >= _SAFE
 
-    def _counted_out(self, sums: NDArray[Any]) -> NDArray[np.int64]:
-        """Sums that were made of Python's integers, as NumPy's.
+    @staticmethod
+    def _counted_out(sums: NDArray[Any]) -> NDArray[Any]:
+        """Sums that were made of Python's integers, as NumPy's if all of them fit.
 
         NumPy's own would begin anew at the other end and say nothing.
         """
-        if len(sums) and not -MOST <= min(sums) <= max(sums) <= MOST:
-            raise overflow(self.part)
+        if len(sums) and not -MOST - 1 <= min(sums) <= max(sums) <= MOST:
+            return sums
         return sums.astype(np.int64)
 
 
@@ -216,8 +220,10 @@ class AggregateColumns:
         while step <= most:
             later = np.flatnonzero(nth >= step)
             made = self.merged(self.picked(found, later - step), self.picked(found, later))
-            for part, new in zip(found, made, strict=True):
-                part.values[later], part.valid[later] = new.values, new.valid
+            for at, (part, new) in enumerate(zip(found, made, strict=True)):
+                kind = np.result_type(part.values, new.values)
+                found[at] = Column(part.values.astype(kind, copy=False), part.valid)
+                found[at].values[later], part.valid[later] = new.values, new.valid
             step *= 2
         return found
 

@@ -29,7 +29,7 @@ _Kind = Literal["count", "sum", "min", "max", "avg"]
 _Op = Literal["rows", "values", "sum", "min", "max"]
 _MOST_DIGITS, _MORE_DIGITS = 38, 10
 MOST = (1 << 63) - 1
-"""The greatest sum of integers; the least is as far from 0."""
+"""The greatest sum of integers; the least is one further from 0, as in every long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Aggregates(AggregateFunction):
 def fits(part: Part, value: Any) -> bool:
     """Whether the part can hold a sum: a long, or a decimal of so many digits."""
     if isinstance(value, int):
-        return -MOST <= value <= MOST
+        return -MOST - 1 <= value <= MOST
     if isinstance(value, decimal.Decimal):
         return value.adjusted() + part.scale < _MOST_DIGITS
     return True

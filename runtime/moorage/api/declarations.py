@@ -40,7 +40,7 @@ from moorage.api.functions import OutputTag
 from moorage.api.misplaced import did_you_mean
 from moorage.api.vectorized import KeyedBatchFunction
 from moorage_state.errors import UserError
-from moorage_state.types import StateType, parse_type
+from moorage_state.types import StateType, parse_type, quoted
 
 _ARROW_ARGUMENTS = inspect.signature(to_arrow_schema).parameters
 _RESERVED_PREFIX = "_m_"
@@ -75,7 +75,6 @@ def parse_output(uid: str, ddl: str) -> StructType:
     return schema
 
 
-_QUOTED = re.compile(r"`([A-Za-z_]\w*)`")
 _SPARK_TYPES: dict[str, type[DataType]] = {
     "tinyint": ByteType,
     "smallint": ShortType,
@@ -99,7 +98,7 @@ def columns_of(ddl: str) -> DataType:
     """
     # Functions are tested where there is no Java: the types are the same, test_ddl compares them.
     if SparkContext._active_spark_context is None:  # noqa: SLF001 - no other way to ask
-        return _spark_type(parse_type(_QUOTED.sub(r"\1", ddl)))
+        return _spark_type(parse_type(ddl))
     return StructType.fromDDL(ddl)
 
 
@@ -115,6 +114,18 @@ def _spark_type(parsed: StateType) -> DataType:
     if parsed.name == "map":
         return MapType(inner[0], inner[1], True)
     return _SPARK_TYPES[parsed.name]()
+
+
+def type_ddl(kind: DataType) -> str:
+    """Spark's type as DDL of state and output, whatever names its fields have."""
+    if isinstance(kind, StructType):
+        fields = (f"{quoted(f.name)}:{type_ddl(f.dataType)}" for f in kind.fields)
+        return f"struct<{','.join(fields)}>"
+    if isinstance(kind, ArrayType):
+        return f"array<{type_ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{type_ddl(kind.keyType)},{type_ddl(kind.valueType)}>"
+    return kind.simpleString()
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

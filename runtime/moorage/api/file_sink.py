@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from pathlib import Path
 from typing import Literal, get_args
@@ -23,7 +24,7 @@ from moorage.sinks.directory import Folder, StagingFolder
 from moorage.sinks.file_names import IF_MISSING
 from moorage.sinks.file_writer import FileFormat, FileWriter, StagingArea, check_partitioning
 from moorage_state import failpoints
-from moorage_state.errors import CorruptState, UserError
+from moorage_state.errors import CorruptState, UserError, disk_errors
 from moorage_state.stores.s3 import S3Address
 
 _SCHEMES = ("file", "memory", "s3")
@@ -94,11 +95,11 @@ class FileSink:
         self.commit = commit or ("rename" if local else "list")
         self.other_lineages = other_lineages
         self._reader_url = reader_url.rstrip("/") if reader_url else None
-        self._bucket: Bucket | None = None
+        self._opened: Folder | Bucket | None = None
 
     def __getstate__(self) -> dict[str, object]:
         """Executors only stage."""
-        return {**self.__dict__, "_bucket": None}
+        return {**self.__dict__, "_opened": None}
 
     def bind(self, context: SinkContext) -> "FileSink":
         """The same sink with its path resolved; refuses columns that are not there."""
@@ -111,7 +112,7 @@ class FileSink:
         if self.path.startswith("s3://"):
             _check_address(context.uid, self.path)
         bound = copy(self)
-        bound._bucket = None  # noqa: SLF001
+        bound._opened = None  # noqa: SLF001
         if self._local and not self.path.startswith("/"):
             if not context.base_dir.startswith("/"):
                 raise UserError(
@@ -133,15 +134,17 @@ class FileSink:
     def admit(self, lineage: str, origin: SinkOrigin | None) -> list[str]:
         """Refuse a folder whose readers would see rows twice; see `Sink`."""
         keep = self.other_lineages == "keep"
-        # Opening a store would make its folder, and another sink may yet refuse the run.
-        if self._local and not Path(self._absolute()).exists():
-            return []
-        return self._output().admit(lineage, origin, keep=keep)
+        with self._on_disk("look at output"):
+            # Opening a store would make its folder, and another sink may yet refuse the run.
+            if self._local and not Path(self._absolute()).exists():
+                return []
+            return self._output().admit(lineage, origin, keep=keep)
 
     def check_covered(self, lineage: str, committables: list[Committable]) -> None:
         """Refuse output that lies elsewhere; see `Sink`."""
         if self.commit == "rename":
-            Folder(Path(self._absolute())).check_covered(lineage, committables)
+            with self._on_disk("look at output"):
+                Folder(Path(self._absolute())).check_covered(lineage, committables)
             return
         # Opening a store would make its folder.
         if not committables:
@@ -157,11 +160,13 @@ class FileSink:
     def publish(self, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
         """See `Sink.publish`."""
         failpoints.hit("sink.before_publish")
-        return self._output().publish(lineage, checkpoint_id, committables)
+        with self._on_disk("publish output"):
+            return self._output().publish(lineage, checkpoint_id, committables)
 
     def restore(self, point: SinkRestore) -> list[str]:
         """See `Sink.restore`."""
-        return self._output().restore(point)
+        with self._on_disk("restore output"):
+            return self._output().restore(point)
 
     def takes_back(self) -> str:
         """The folder: what went into it can be made invisible again."""
@@ -169,7 +174,8 @@ class FileSink:
 
     def retire(self, point: SinkRetire) -> None:
         """Drop what no restore can ask for: what was taken back, what losing attempts staged."""
-        self._output().retire(point)
+        with self._on_disk("tidy output"):
+            self._output().retire(point)
 
     def files(self) -> list[str]:
         """The addresses of the files that readers should see, whatever the way of committing."""
@@ -196,13 +202,21 @@ class FileSink:
             )
         return self.path
 
+    def _on_disk(self, what: str) -> AbstractContextManager[None]:
+        """Tells what the disk refuses; a store tells by itself."""
+        if self.commit == "list":
+            return nullcontext()
+        return disk_errors(what, Path(self._absolute()))
+
     def _output(self) -> Folder | Bucket:
-        if self.commit == "rename":
-            return Folder(Path(self._absolute()))
-        # Kept, because it knows where the list ends that it wrote last.
-        if self._bucket is None:
-            self._bucket = Bucket(self._url, self.reader_url)
-        return self._bucket
+        # Kept: it knows whether it was restored, and a list's end that it wrote last.
+        if self._opened is None:
+            self._opened = (
+                Folder(Path(self._absolute()))
+                if self.commit == "rename"
+                else Bucket(self._url, self.reader_url)
+            )
+        return self._opened
 
 
 def _check_address(uid: str, url: str) -> None:

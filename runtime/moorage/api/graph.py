@@ -3,7 +3,7 @@
 Made by streams while a job is described, read by the engine and the driver.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -191,6 +191,7 @@ class JobGraph:
             for feed in operator.feeds:
                 if feed.producer is not None and feed.event_time is not None:
                     _require_clock(operator, feed.producer.branches)
+        _refuse_times_of_one_name(feed.branch for o in self.operators for feed in o.feeds)
 
     def unread(self) -> list[str]:
         """Uids of operators of whose outputs nobody reads any; maybe their state is all."""
@@ -201,7 +202,10 @@ class JobGraph:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One input with the stateless transformations applied to it, and its event time."""
+    """One input with the stateless transformations applied to it, and its event time.
+
+    `made_by` has the columns that the input itself does not have, each with its transformation.
+    """
 
     node: InputNode
     transforms: tuple[Transform, ...] = ()
@@ -209,6 +213,7 @@ class Branch:
     max_delay_ms: int = 0
     idle_after_ms: int | None = None
     per: str = ""
+    made_by: Mapping[str, Transform] = field(default_factory=dict, compare=False)
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """The branch's rows, from the input's."""
@@ -225,3 +230,21 @@ def _require_clock(operator: OperatorNode, branches: tuple[Branch, ...]) -> None
             f"inputs={sorted({b.node.uid for b in branches})}; declare it on an input "
             f"before key_by"
         )
+
+
+def _refuse_times_of_one_name(branches: Iterable[Branch | None]) -> None:
+    # A clock is known by its column's name, in checkpoints too: two times that share a name would
+    # share the clock, and rows of the one that is behind would be late.
+    known: dict[tuple[str, str, str], Transform | None] = {}
+    for branch in branches:
+        if branch is None or branch.event_time is None:
+            continue
+        made_by = branch.made_by.get(branch.event_time)
+        clock = (branch.node.uid, branch.event_time, branch.per)
+        if known.setdefault(clock, made_by) != made_by:
+            raise UserError(
+                f"different transforms make the event time of one input under one name, and the "
+                f"watermark would follow whichever is ahead: input={branch.node.uid} "
+                f"column={branch.event_time}; give different times different names, or make the "
+                f"column in one transform that all of these streams come from"
+            )

@@ -8,7 +8,7 @@ is forgotten when the watermark says that none can come any more. Called by job 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moorage.api.declarations import parse_duration, require_instance
+from moorage.api.declarations import parse_duration, require_instance, type_ddl
 from moorage.api.functions import (
     KeyedCoProcessFunction,
     OutputTag,
@@ -199,7 +199,19 @@ class IntervalJoin(Unfinished):
                 f"lower_exclusive={lower_exclusive} upper_exclusive={upper_exclusive}"
             )
         late = (_late("late_left", late_left), _late("late_right", late_right))
+        self._require_equal_columns(late)
         return IntervalJoined(self._streams, first, last, late)
+
+    def _require_equal_columns(self, late: Sequence[OutputTag | None]) -> None:
+        """Rows of both sides can only go to one side output if they have the same columns."""
+        one, other = late
+        left, right = (ddl_of(keyed.stream.schema) for keyed in self._streams.inputs)
+        if one is not None and one == other and left != right:
+            raise UserError(
+                f"late rows go to a side output as they came, and those of the two sides have "
+                f"other columns: side_output={one.name} left={left!r} right={right!r}; give each "
+                f"side a tag of its own"
+            )
 
 
 class IntervalJoined(Unfinished):
@@ -234,11 +246,13 @@ class IntervalJoined(Unfinished):
         """
         require_instance("an interval join takes", ProcessJoinFunction, uid, function)
         schemas = [keyed.stream.schema for keyed in self._streams.inputs]
-        rows = [schema.simpleString() for schema in schemas]
+        rows = [type_ddl(schema) for schema in schemas]
         sides = list(side_outputs)
         for tag, schema in zip(self._late, schemas, strict=True):
             if tag is not None:
-                sides.append(OutputTag(tag.name, ddl_of(schema)))
+                side = OutputTag(tag.name, ddl_of(schema))
+                # One tag may be for both sides; `between` has seen that their columns are the same.
+                sides += [] if side in sides else [side]
         operator = IntervalJoinOperator(function, rows, *self._bounds, self._late)
         return self._streams.process(
             operator, uid=uid, output=output, side_outputs=sides, **options

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from moorage.api.declarations import type_ddl
 from moorage.api.functions import RuntimeContext
 from moorage.api.misplaced import did_you_mean
 from moorage_state.errors import UserError
@@ -125,7 +126,7 @@ def select_columns(
         UserError: there is none, or one is not there.
     """
     known = {
-        f"{side}.{field.name}": field.dataType.simpleString()
+        f"{side}.{field.name}": type_ddl(field.dataType)
         for side, schema in zip(SIDES, schemas, strict=True)
         for field in schema.fields
     }
@@ -154,4 +155,4 @@ def select_columns(
 
 def ddl_of(schema: "StructType") -> str:
     """The columns of a stream as DDL."""
-    return ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in schema.fields)
+    return ", ".join(f"`{f.name}` {type_ddl(f.dataType)}" for f in schema.fields)

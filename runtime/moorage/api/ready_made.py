@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from moorage.api.aggregate_columns import AggregateColumns
 from moorage.api.aggregates import Aggregate, Aggregates, bound
@@ -16,7 +17,7 @@ from moorage.api.aggregates import count as count_rows
 from moorage.api.aggregates import max_ as max_of
 from moorage.api.aggregates import min_ as min_of
 from moorage.api.aggregates import sum_ as sum_of
-from moorage.api.declarations import parse_duration
+from moorage.api.declarations import parse_duration, type_ddl
 from moorage.api.functions import RuntimeContext
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction
 from moorage_state.descriptors import ValueStateDescriptor
@@ -114,7 +115,7 @@ class ReadyMade:
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise UserError(f"top_n takes a positive number of rows: uid={uid} n={n!r}")
         bound(uid, {"by": max_of(by)}, mine.stream.schema)
-        row = mine.stream.schema.simpleString()
+        row = type_ddl(mine.stream.schema)
         output = ", ".join([*_ddl(mine, mine.stream.schema.names), "rank int"])
         return mine.process(TopRows(n, by, row, ascending), uid=uid, output=output, **options)
 
@@ -125,7 +126,7 @@ def _keyed(stream: Any) -> "KeyedStream":
 
 def _ddl(keyed: "KeyedStream", names: Any) -> list[str]:
     schema = keyed.stream.schema
-    return [f"`{name}` {schema[name].dataType.simpleString()}" for name in names]
+    return [f"`{name}` {type_ddl(schema[name].dataType)}" for name in names]
 
 
 class Running(KeyedBatchFunction):
@@ -178,22 +179,33 @@ class FirstRows(KeyedBatchFunction):
         new = np.asarray(first)
         ctx.put_values(self._seen, pc.if_else(first, now, seen))
         if self._ttl_ms is not None:
-            # What says when a row is forgotten is the state; its removal may wait a little, so that
-            # many of them come together.
-            step = max(1, self._ttl_ms // _SHARE)
-            gone_at = -(-(now + self._ttl_ms) // step) * step
-            index = np.flatnonzero(new)
-            times = np.full(len(index), gone_at, np.int64)
-            ctx.register_timers(index, times, TimeDomain.PROCESSING_TIME)
+            self._look_again(np.flatnonzero(new), now, self._ttl_ms, ctx)
         return table.take(pa.array(ctx.starts[new]))
 
     def on_timers(self, keys: pa.Array, timers: DueTimers, ctx: BatchContext) -> None:  # noqa: ARG002
         """Forget keys, but for those that came again after they were over."""
         if self._ttl_ms is None:
             return
-        seen, now = ctx.get_values(self._seen), ctx.current_processing_time()
+        index = np.unique(timers.key_index)
+        seen, now = ctx.get_values(self._seen, index), ctx.current_processing_time()
         gone = pc.less_equal(seen.fill_null(now), now - self._ttl_ms)
-        ctx.put_values(self._seen, pc.if_else(gone, pa.scalar(None, pa.int64()), seen))
+        ctx.put_values(self._seen, pc.if_else(gone, pa.scalar(None, pa.int64()), seen), index)
+        # Those whose timer was set when the time to live was shorter have no other one.
+        stays = np.asarray(pc.and_not(seen.is_valid(), gone))
+        since = seen.filter(pa.array(stays)).to_numpy()
+        self._look_again(index[stays], since, self._ttl_ms, ctx)
+
+    @staticmethod
+    def _look_again(
+        index: NDArray[np.int64], since: NDArray[np.int64] | int, ttl_ms: int, ctx: BatchContext
+    ) -> None:
+        """Set timers for keys whose first row came then."""
+        # What says when a row is forgotten is the state; its removal may wait a little, so that
+        # many of them come together.
+        step = max(1, ttl_ms // _SHARE)
+        gone_at = -(-(since + ttl_ms) // step) * step
+        times = np.full(len(index), gone_at, np.int64)
+        ctx.register_timers(index, times, TimeDomain.PROCESSING_TIME)
 
 
 class TopRows(KeyedBatchFunction):

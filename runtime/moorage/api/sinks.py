@@ -90,7 +90,8 @@ class SinkRestore:
         run: the token `f<fence>r<run>` of the run that restores.
         history: the checkpoints that the restored state descends from, oldest first, the restored
             one last; empty for an empty start.
-        committables: what the restored checkpoint covers.
+        committables: what the restored checkpoint covers; empty for a sink without `takes_back` if
+            that is a copy of a checkpoint that was let go: it has published all of it.
         live: all that can still be restored, this point included: what they cover and is staged
             must be kept. None when that is not known: then nothing that is staged is dropped.
         left_behind: checkpoints that the run before this one had and this one has not.

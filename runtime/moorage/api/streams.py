@@ -68,7 +68,7 @@ _NO_SOURCE = (
     "Failed to find the data source",
     "DATA_SOURCE_NOT_FOUND",
 )
-_FILE_FORMATS = {"parquet", "json", "csv", "text", "orc"}
+_FILE_FORMATS = {"parquet", "json", "csv", "text", "orc", "xml", "avro"}
 
 
 class DataStream:
@@ -133,8 +133,23 @@ class DataStream:
                 check_event_time(schema, branch.event_time)
             if branch.per:
                 check_per(schema, branch.per)
-        branches = tuple(replace(b, transforms=(*b.transforms, function)) for b in self.branches)
+        branches = tuple(
+            replace(
+                b,
+                transforms=(*b.transforms, function),
+                made_by=self._made_by(b, schema, function),
+            )
+            for b in self.branches
+        )
         return DataStream(self.env, schema=schema, branches=branches)
+
+    def _made_by(
+        self, branch: Branch, schema: StructType, function: Transform
+    ) -> dict[str, Transform]:
+        """Of each column that the input does not have by itself, what made it."""
+        # One that keeps its name counts as the one that it was, whatever is done to it.
+        made_by = dict.fromkeys(set(schema.names).difference(self.schema.names), function)
+        return made_by | {n: f for n, f in branch.made_by.items() if n in schema.names}
 
     def with_event_time(
         self,
@@ -514,8 +529,9 @@ class StreamEnvironment:
                 that takes away files which a restore reads again.
         """
         where = self._resolve(path) if path is not None else None
-        refuse_cleaning(uid, format, options)
-        options = self._limited(format, self._lossy(format, options))
+        refuse_cleaning(uid, options)
+        kind = str(format).lower()  # Spark knows its sources in any case
+        options = self._limited(kind, self._lossy(kind, options))
         if format == MOORAGE_KAFKA and (schema is not None or path is not None):
             raise UserError(f"kafka has columns of its own, and no path: uid={uid} format={format}")
         found = self._open_kafka(uid, options) if format == MOORAGE_KAFKA else format
@@ -533,7 +549,7 @@ class StreamEnvironment:
                 f"spark cannot open this input: uid={uid} format={format}{declared}: "
                 f"{first_line(exc)}{_missing_connector(format, exc)}{_missing_folder(exc)}"
             ) from exc
-        files = where if format in _FILE_FORMATS else None
+        files = where if kind in _FILE_FORMATS else None
         stream = self.from_spark(uid, frame, files=files)
         node = stream.branches[0].node
         node.source = format
@@ -659,13 +675,13 @@ def _missing_folder(error: Exception) -> str:
     return "; make that folder, also if nothing is in it yet, or correct the path" if absent else ""
 
 
-def refuse_cleaning(uid: str, source: str, options: Mapping[str, Any]) -> None:
-    """Raise UserError for an input whose files go once read.
+def refuse_cleaning(uid: str, options: Mapping[str, Any]) -> None:
+    """Raise UserError for an input whose files go once read, of whatever format they are.
 
     Spark counts an epoch's files as done; here only a checkpoint makes them so.
     """
     given = {name.lower(): str(value).lower() for name, value in options.items()}
-    if source in _FILE_FORMATS and given.get("cleansource", "off") != "off":
+    if given.get("cleansource", "off") != "off":
         raise UserError(
             f"spark would take files away that a restore reads again: uid={uid} "
             f"cleanSource={given['cleansource']}; leave cleanSource out, and delete what is older "

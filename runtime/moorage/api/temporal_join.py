@@ -8,7 +8,7 @@ it has the latest one at once. Called by job files through `KeyedStream.temporal
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moorage.api.declarations import require_instance
+from moorage.api.declarations import require_instance, type_ddl
 from moorage.api.functions import (
     KeyedCoProcessFunction,
     OutputTag,
@@ -192,7 +192,7 @@ class TemporalJoin(Unfinished):
             UserError: it is no `JoinFunction`; or see `ConnectedStreams.process`.
         """
         require_instance("a temporal join takes", JoinFunction, uid, function)
-        row, version = (schema.simpleString() for schema in self._schemas)
+        row, version = (type_ddl(schema) for schema in self._schemas)
         outer, late = self._outer, self._late
         sides = list(side_outputs)
         operator: KeyedCoProcessFunction = LatestVersionJoin(function, version, outer=outer)

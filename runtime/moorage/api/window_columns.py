@@ -118,7 +118,8 @@ class TimeWindows(ByEnd, _Columns):
         self, keys: pa.Array, table: pa.RecordBatch, ctx: BatchContext
     ) -> Iterator[Any]:
         """Add rows to their windows; results of those that are over."""
-        times = row_times(table.num_rows, ctx, by_event=self._windows.by_event)
+        windows = self._windows
+        times = row_times(table.num_rows, ctx, windows.reach, by_event=windows.by_event)
         late = self._windows.late(times, ctx.current_watermark())
         if late is not None and self._late is None:
             self.late_rows_dropped += int(late.sum())
@@ -161,10 +162,14 @@ class TimeWindows(ByEnd, _Columns):
                 if windows.lateness:
                     # They are set already, unless the lateness was another when the last row came.
                     gone_at = ended + (windows.lateness - 1)
-                    ctx.register_timers(index[there], gone_at, windows.domain)
+                    stays = gone_at > ctx.current_watermark()
+                    ctx.register_timers(index[there][stays], gone_at[stays], windows.domain)
                 yield self.timed(keys, index[there], starts[there], ended, kept)
-            if not windows.lateness:
-                self._clear(index, starts, ends, ctx)
+            if windows.lateness:
+                # At once: a due timer that is set again is taken for the end of another window.
+                over = ends + (windows.lateness - 1) <= ctx.current_watermark()
+                index, starts, ends = index[over], starts[over], ends[over]
+            self._clear(index, starts, ends, ctx)
         if windows.lateness:
             self._clear(*windows.ending(timers, windows.lateness, self.earlier), ctx)
 
@@ -319,11 +324,15 @@ class SessionWindows(_Columns):
         super().open(ctx)
         self._set = ctx.get_state(ValueStateDescriptor(WINDOWS, WINDOW_SET))
 
+    def _reach(self, time_ms: int) -> tuple[int, int]:
+        return time_ms, time_ms + self._gap
+
     def process_batch(
         self, keys: pa.Array, table: pa.RecordBatch, ctx: BatchContext
     ) -> Iterator[Any]:
         """Add rows to their sessions; results of those that are over and got another row."""
-        times, index = row_times(table.num_rows, ctx, by_event=self._by_event), ctx.key_index
+        times = row_times(table.num_rows, ctx, self._reach, by_event=self._by_event)
+        index = ctx.key_index
         watermark = ctx.current_watermark()
         late = np.full(len(times), self._by_event) & (times + (self._gap - 1) <= watermark)
         # Rows that come one after the other in one session are one group; late ones go alone, as
@@ -442,20 +451,9 @@ class SessionWindows(_Columns):
         positions = np.unique(timers.key_index)
         sets = ctx.get_values(self._set, positions).to_pylist()
         known = dict(zip(positions.tolist(), map(_window_set, sets), strict=True))
-        due = self._by_times(known)
-        ended: list[tuple[int, TimeWindow, TimeWindow]] = []
-        gone: list[_Place] = []
-        changed: dict[int, Any] = {}
-        for key, at in zip(timers.key_index.tolist(), timers.times.tolist(), strict=True):
-            for window in due[key, at]:
-                end, over = self._times_of(window)
-                home = known[key][window]
-                if at == end:
-                    ended.append((key, window, home))
-                if at == over:
-                    gone.append((key, home))
-                    changed[key] = known[key]
-                    del known[key][window]
+        watermark = ctx.current_watermark()
+        ended, gone = self._due(known, timers, watermark)
+        gone += [(key, known[key].pop(window)) for key, window in self._left_over(known, timers)]
         if ended:
             homes = _cells([(key, home) for key, _, home in ended])
             column = ctx.get_namespaced_values(self.contents, *homes)
@@ -463,13 +461,50 @@ class SessionWindows(_Columns):
             index, starts, ends = _cells([(key, window) for key, window, _ in ended])
             if self._lateness:
                 # As in `TimeWindows`.
-                ctx.register_timers(index, ends - 1 + self._lateness, self._domain)
+                gone_at = ends + (self._lateness - 1)
+                stays = gone_at > watermark
+                ctx.register_timers(index[stays], gone_at[stays], self._domain)
             kept = self._columns.stored(column.filter(pa.array(there)))
             yield self.timed(keys, index[there], starts[there], ends[there], kept)
         if gone:
             self._put_cells(gone, pa.nulls(len(gone), self._columns.type), ctx)
-            column = _set_column([changed[key] for key in sorted(changed)])
-            ctx.put_values(self._set, column, sorted(changed))
+            changed = sorted({key for key, _ in gone})
+            ctx.put_values(self._set, _set_column([known[key] for key in changed]), changed)
+
+    def _due(
+        self, known: Mapping[int, dict[TimeWindow, TimeWindow]], timers: DueTimers, watermark: int
+    ) -> tuple[list[tuple[int, TimeWindow, TimeWindow]], list[_Place]]:
+        """Sessions that end, each with its home, and the homes of those that are gone.
+
+        The latter are taken out of `known`.
+        """
+        due = self._by_times(known)
+        ended: list[tuple[int, TimeWindow, TimeWindow]] = []
+        gone: list[_Place] = []
+        for key, at in zip(timers.key_index.tolist(), timers.times.tolist(), strict=True):
+            for window in due[key, at]:
+                home = known[key].get(window)
+                if home is None:
+                    continue  # it went with its end
+                end, over = self._times_of(window)
+                if at == end:
+                    ended.append((key, window, home))
+                if at == over or over <= watermark:
+                    gone.append((key, home))
+                    del known[key][window]
+        return ended, gone
+
+    def _left_over(
+        self, known: Mapping[int, Iterable[TimeWindow]], timers: DueTimers
+    ) -> list[_Place]:
+        """The windows that no timer finds: they had ended when the lateness was another."""
+        last = dict(zip(timers.key_index.tolist(), timers.times.tolist(), strict=True))
+        return [
+            (key, window)
+            for key, at in last.items()
+            for window in known[key]
+            if self._times_of(window)[1] < at
+        ]
 
     def _by_times(
         self, known: Mapping[int, Iterable[TimeWindow]]
@@ -544,6 +579,8 @@ class CountWindows(_Columns):
         index = np.arange(len(keys))
         window = [np.full(len(keys), bound, np.int64) for bound in GLOBAL_WINDOW]
         before = ctx.get_namespaced_values(self.counted, index, *window).fill_null(0).to_numpy()
+        # Of a window that was larger before so many may wait already: the next row fills it.
+        before = np.minimum(before, self._size - 1)
         stored = ctx.get_namespaced_values(self.contents, index, *window)
         counts = np.diff(ctx.starts, append=table.num_rows)
         # The how manieth row of its key each is, those included that were counted before.

@@ -8,7 +8,7 @@ What Flink's `CoGroupedStreams` and `JoinedStreams` do: rows of both go into the
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moorage.api.declarations import require_instance
+from moorage.api.declarations import require_instance, type_ddl
 from moorage.api.functions import KeyedCoProcessFunction, ProcessContext, RuntimeContext
 from moorage.api.join_functions import (
     SELECT_OR_APPLY,
@@ -175,7 +175,7 @@ class CoGroupedWindows(Unfinished):
             UserError: it is no `CoGroupFunction`; or see `ConnectedStreams.process`.
         """
         require_instance("co_group takes", CoGroupFunction, uid, function)
-        rows = [keyed.stream.schema.simpleString() for keyed in self._streams.inputs]
+        rows = [type_ddl(keyed.stream.schema) for keyed in self._streams.inputs]
         operator = WindowJoinOperator(self._windows, rows, function)
         return self._streams.process(operator, uid=uid, output=output, **options)
 
@@ -254,7 +254,7 @@ class JoinedWindows(Unfinished):
         output, function = select_columns(uid, named, schemas, *self._times)
         options: dict[str, Any] = {"null_key": null_key, "bad_time": bad_time}
         if joins_by_column(self._windows):
-            rows = [schema.simpleString() for schema in schemas]
+            rows = [type_ddl(schema) for schema in schemas]
             pairs = WindowPairs(self._windows, kept_row(rows), named)
             made = self._streams.carry_out(pairs, uid=uid, output=output, **options)
         else:

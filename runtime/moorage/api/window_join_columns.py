@@ -55,7 +55,7 @@ class WindowPairs(ByEnd, KeyedBatchFunction):
     def process_batch(self, keys: pa.Array, table: pa.RecordBatch, ctx: BatchContext) -> None:  # noqa: ARG002
         """Put rows of both sides into their windows."""
         windows, watermark = self._windows, ctx.current_watermark()
-        times = row_times(table.num_rows, ctx, by_event=windows.by_event)
+        times = row_times(table.num_rows, ctx, windows.reach, by_event=windows.by_event)
         late = windows.late(times, watermark)
         if late is not None:
             self.late_rows_dropped += int(late.sum())

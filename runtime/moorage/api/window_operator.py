@@ -52,8 +52,10 @@ NAMESPACE = ("bigint", "bigint")
 WINDOW_SET = "array<struct<start:bigint,end:bigint,state_start:bigint,state_end:bigint>>"
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
-_FIRST = (datetime.datetime.min.replace(tzinfo=datetime.UTC) - _EPOCH) // _MILLISECOND
-_LAST = (datetime.datetime.max.replace(tzinfo=datetime.UTC) - _EPOCH) // _MILLISECOND
+FIRST_KNOWN = (datetime.datetime.min.replace(tzinfo=datetime.UTC) - _EPOCH) // _MILLISECOND
+LAST_KNOWN = (datetime.datetime.max.replace(tzinfo=datetime.UTC) - _EPOCH) // _MILLISECOND
+"""The times of the years 1 to 9999, beyond which Python knows none."""
+
 _END = attrgetter("end")
 _EVENT, _PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
 
@@ -260,7 +262,8 @@ class WindowOperator(ByEnd, KeyedProcessFunction):
         watermark, kept = service.current_watermark(), False
         for window in self._assigner.assign(at):
             # Refused with the row: a window that is stored could never tell Python its times.
-            if self._domain is not None and not _FIRST <= window.start < window.end <= _LAST:
+            known = FIRST_KNOWN <= window.start < window.end <= LAST_KNOWN
+            if self._domain is not None and not known:
                 raise beyond(at)
             if self._assigner.merges:
                 home = self._merged(window, ctx)
@@ -289,6 +292,9 @@ class WindowOperator(ByEnd, KeyedProcessFunction):
         yield from self._carried_out(result, window, contents, ctx)
         if self._domain is not None and (gone := self._gone_at(window)) < MAX_TIME:
             turn.register(gone, self._domain)
+        if self._lateness and window.max_timestamp > turn.watermark:
+            # Whatever this trigger does then: that of the next version may give results at the end.
+            turn.register(window.max_timestamp, _EVENT)
 
     def _remember(self, window: TimeWindow, key: Any) -> None:
         self._set.turn_of(key)

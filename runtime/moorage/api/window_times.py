@@ -3,7 +3,7 @@
 Called by the vectorized operators over such windows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from moorage.api.vectorized import BatchContext, DueTimers
-from moorage.api.windows import LAST_TIME, Sliding, Windowing, beyond
+from moorage.api.window_operator import FIRST_KNOWN, LAST_KNOWN
+from moorage.api.windows import Sliding, Windowing, beyond
 from moorage_state.errors import UserError
 from moorage_state.keyed import TimeDomain
 
@@ -19,8 +20,13 @@ Numbers = NDArray[np.int64]
 _PAIRS = 1 << 19
 
 
-def row_times(rows: int, ctx: BatchContext, *, by_event: bool) -> Numbers:
+def row_times(
+    rows: int, ctx: BatchContext, reach: Callable[[int], tuple[int, int]], *, by_event: bool
+) -> Numbers:
     """When each row counts.
+
+    Args:
+        reach: when the first window of a row of some time begins, and its last one ends.
 
     Raises:
         UserError: a row has no event time, or one that is too far away.
@@ -34,7 +40,9 @@ def row_times(rows: int, ctx: BatchContext, *, by_event: bool) -> Numbers:
         )
     times: Numbers = ctx.timestamps.to_numpy()
     for time_ms in (int(times.min()), int(times.max())):
-        if not -LAST_TIME <= time_ms <= LAST_TIME:
+        start, end = reach(time_ms)
+        # Refused with the row: a window that is stored could never tell Python its times.
+        if start < FIRST_KNOWN or end > LAST_KNOWN:
             raise beyond(time_ms)
     return times
 
@@ -88,6 +96,13 @@ class WindowTimes:
         self._offset, self.domain = assigner.offset_ms, assigner.domain
         self.by_event = assigner.domain is TimeDomain.EVENT_TIME
         self.lateness = windows.lateness_ms if self.by_event else 0
+
+    def reach(self, time_ms: int) -> tuple[int, int]:
+        """See `row_times`."""
+        since = (time_ms - self._offset) % self._slide
+        last = time_ms - since
+        first = last - (self.size - 1 - since) // self._slide * self._slide
+        return first, last + self.size
 
     def spans(self, rows: int) -> Iterator[range]:
         """Rows that are put into their windows at once: one in very many comes so many times."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.aggregates import Aggregate, bound
-from moorage.api.declarations import misfit_of, require_instance
+from moorage.api.declarations import misfit_of, require_instance, type_ddl
 from moorage.api.misplaced import OF_WINDOWS, Unfinished
 from moorage.api.window_columns import by_column
 from moorage.api.window_operator import Aggregated, Collected, Contents, Reduced, WindowOperator
@@ -89,8 +89,8 @@ class WindowedStream(Unfinished):
                 f"write lambda one, other: ..."
             )
         stream = self._keyed.stream.schema
-        columns = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in stream.fields)
-        return self._operator(Reduced(stream.simpleString(), function), uid, columns, options)
+        columns = ", ".join(f"`{f.name}` {type_ddl(f.dataType)}" for f in stream.fields)
+        return self._operator(Reduced(type_ddl(stream), function), uid, columns, options)
 
     def process(
         self, function: ProcessWindowFunction, *, uid: str, output: str, **options: Any
@@ -105,7 +105,7 @@ class WindowedStream(Unfinished):
             UserError: it is no `ProcessWindowFunction`; or see `KeyedStream.process`.
         """
         require_instance("process of a window takes", ProcessWindowFunction, uid, function)
-        row = self._keyed.stream.schema.simpleString()
+        row = type_ddl(self._keyed.stream.schema)
         return self._operator(Collected(row, function), uid, output, options)
 
     def _operator(

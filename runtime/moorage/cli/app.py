@@ -25,8 +25,14 @@ from moorage.cli.checks import checked_job, restore_url, undecided_options
 from moorage.cli.doctor import doctor
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.init import init
-from moorage.cli.output import Output, print_document, print_found
-from moorage.cli.page import PAGE_PORT, Runner, report, ui, watched
+from moorage.cli.output import (
+    Output,
+    SavepointFound,
+    print_document,
+    print_found,
+    print_savepoint,
+)
+from moorage.cli.page import PAGE_PORT, Runner, redactor_of, report, ui, watched
 from moorage.cli.preflight import preflight
 from moorage.cli.progress import Display, open_display
 from moorage.cli.render import render
@@ -250,7 +256,7 @@ def run(
         cores=cores,
         control=True,
     )
-    display = open_display(sys.stderr, plain=plain)
+    display = open_display(sys.stderr, redactor_of(job), plain=plain)
     began = time.monotonic()
     try:
         with watched(_driver(), job, None if no_page else page, _complain) as runner:
@@ -294,12 +300,21 @@ def savepoint(
     door = control_path(settings.checkpoint_dir)
     view = taken(door, request, timeout) if wait else ordered(door, request)
     if view is None:
-        where = settings.savepoint_url(name)
         _complain(f"ordered: savepoint {name}; look for it: moorage status {manifest}")
-        fields = {"savepoint": None, "ordered": {"name": name, "url": where}}
-        print_found("savepoint", fields, output, lambda _: typer.echo(where))
+        found = SavepointFound(job.name, done=False, name=name, url=settings.savepoint_url(name))
+        print_savepoint(found, output)
         return
-    print_found("savepoint", {"savepoint": view}, output, lambda _: typer.echo(view.url))
+    found = SavepointFound(
+        job.name,
+        done=True,
+        name=view.name,
+        url=view.url,
+        checkpoint_id=view.checkpoint_id,
+        epoch=view.epoch,
+        bytes_total=view.bytes_total,
+        completed_at=view.completed_at,
+    )
+    print_savepoint(found, output)
     _complain(
         f"savepoint {view.name}: as of the end of epoch {view.epoch}, "
         f"{size_text(view.bytes_total)}, {duration_text(view.duration_seconds)}"
@@ -460,8 +475,9 @@ def _summary(job: StatefulSparkJob, result: RunResult) -> str:
         f"epoch {result.epoch}, {where} in {job.spec.state.checkpoint_dir}"
     )
     if result.outcome is RunOutcome.STOPPED:
-        kept = checkpoint is not None or result.restored_from
-        text += "; the same command " + ("goes on from there" if kept else "begins with the start")
+        begins = f"begins from {result.restored_from} again" if result.restored_from else ""
+        begins = begins or "begins with the start"
+        text += "; the same command " + ("goes on from there" if checkpoint else begins)
     return text
 
 

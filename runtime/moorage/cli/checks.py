@@ -20,6 +20,7 @@ from moorage_api import (
 )
 from moorage_api.problems import field_name
 from moorage_state.errors import IllegalConfigurationError, UserError
+from moorage_state.stores.addresses import address
 from moorage_state.tuning import judge_options
 
 Place = Literal["local", "cluster"]
@@ -49,7 +50,7 @@ def restore_url(restore: str | None) -> str | None:
         return restore
     if "/" not in restore and not Path(restore).exists():
         return restore  # `chk-N`, or a savepoint's name
-    return f"file://{Path(restore).absolute()}"
+    return address(restore)
 
 
 def _local(folder: Path) -> tuple[Check, ...]:

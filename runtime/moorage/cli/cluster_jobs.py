@@ -17,11 +17,12 @@ from moorage.cli.exit_codes import ExitCode
 from moorage.cli.kubectl import JOBS, SNAPSHOTS, Cluster, Json, Refused, condition, kubectl_of
 from moorage.cli.output import (
     Output,
+    SavepointFound,
     complain,
     one_line,
     print_document,
-    print_found,
     print_pairs,
+    print_savepoint,
     print_table,
     stoppable,
 )
@@ -31,6 +32,8 @@ from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
 
 _RUNS = ("Running", "Stable")
+_TRIES = 5
+"""To change a job that is changed by others meanwhile."""
 
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="As kubectl has it.", show_default=False)
@@ -58,7 +61,7 @@ plugin = typer.Typer(
 
 
 def job_outcome(found: Json, settled: Callable[[Json], bool]) -> str | None:
-    """What a job is doing; None once what was ordered is done and it is ready.
+    """What a job is doing; None once what was ordered is done, or waits until it is resumed.
 
     Raises Refused: it can go no further without a person.
     """
@@ -76,8 +79,16 @@ def job_outcome(found: Json, settled: Callable[[Json], bool]) -> str | None:
                 raise Refused(f"{kind}: {now['reason']}: {now['message']}")
         if status.get("phase") == "Failed":
             raise Refused(f"the job has failed: {status.get('message', '')}")
+        if _sleeps(found):
+            return None
     reason = doing.get("reason") if at_work else _waits_for(found)
     return " ".join(word for word in (status.get("phase") or "Pending", reason) if word)
+
+
+def _sleeps(found: Json) -> bool:
+    """Whether nothing runs, and nothing is to run until the job is resumed."""
+    suspended = found["spec"].get("desiredState") == "Suspended"
+    return suspended and found.get("status", {}).get("phase") in ("Suspended", "Finished")
 
 
 def _waits_for(found: Json) -> str:
@@ -153,7 +164,7 @@ def tree(look: Look, now: datetime) -> Iterator[str]:
 
 def _is(phase: str | None, desired: str) -> bool:
     """Whether a phase is what was wanted; who has finished wants nothing more."""
-    return phase in ((*_RUNS, "Finished") if desired == "Running" else (desired,))
+    return phase in (*(_RUNS if desired == "Running" else (desired,)), "Finished")
 
 
 def _troubles(job: Json) -> Iterator[str]:
@@ -334,7 +345,7 @@ def savepoint(
 ) -> None:
     """Take a savepoint of a job, also of one that sleeps; prints its address."""
     cluster = _cluster(namespace, context)
-    cluster.get(JOBS, job)
+    state = cluster.get(JOBS, job)["spec"]["state"]
     made = cluster.create(
         {
             "apiVersion": API_VERSION,
@@ -346,14 +357,28 @@ def savepoint(
     told = f"kubectl moorage history {job}"
     if not wait:
         complain(f"ordered: job={job} snapshot={_name(made)}; {told}")
-        if output != "table":
-            print_document("savepoint", {"job": job, "snapshot": _entry(made)}, output)
+        where = (
+            child(_reach(state, state["savepointDir"]), name) if "savepointDir" in state else None
+        )
+        print_savepoint(
+            SavepointFound(job, done=False, name=name, url=where, snapshot=_name(made)), output
+        )
         return
     with stoppable(f"the savepoint goes on: {told}"):
-        done = cluster.wait(SNAPSHOTS, _name(made), timeout, _snapshot_outcome)
-    found = {"job": job, "snapshot": _entry(done)}
-    path = one_line(done["status"].get("path", ""))
-    print_found("savepoint", found, output, lambda _: typer.echo(path))
+        made = cluster.wait(SNAPSHOTS, _name(made), timeout, _snapshot_outcome)
+    status = made["status"]
+    found = SavepointFound(
+        job,
+        done=True,
+        name=name,
+        url=status.get("path"),
+        snapshot=_name(made),
+        checkpoint_id=status.get("checkpointId"),
+        epoch=status.get("epoch"),
+        bytes_total=status.get("sizeBytes"),
+        completed_at=status.get("completedAt"),
+    )
+    print_savepoint(found, output)
 
 
 def _snapshot_outcome(found: Json) -> str | None:
@@ -387,7 +412,7 @@ def rescale(
     change = {"spec": {"scaling": {"parallelism": parallelism}}}
     cluster = _cluster(namespace, context)
     found = _order(cluster, job, change, settled, wait=wait, timeout=timeout)
-    _tell("rescale", found, output, done=wait)
+    _tell("rescale", found, output, done=wait and _begun(found))
 
 
 @plugin.command()
@@ -413,6 +438,8 @@ def restore(
     output: Output = "table",
 ) -> None:
     """Go back to a snapshot of the job, or to any other by its address."""
+    if output != "table" and not yes:
+        raise Refused(f"nobody is asked where a program reads: output={output}; add --yes")
     cluster = _cluster(namespace, context)
     found = cluster.get(JOBS, job)
     chosen = _restore_of(cluster, found, source)
@@ -421,14 +448,15 @@ def restore(
         typer.confirm(f"{job} goes back to {what}; what it did since is undone. Go on?", abort=True)
     nonce = found["spec"].get("restore", {}).get("nonce", 0) + 1
     chosen |= {"nonce": nonce, "allowNonRestoredState": allow_non_restored_state}
+    chosen |= {"claimMode": "NoClaim"}  # what a manifest claims is another one
 
     def settled(seen: Json) -> bool:
         done = seen["status"].get("reconciliation", {}).get("restoreNonce", 0)
         return bool(done >= nonce) and _is_ready(seen)
 
     change = {"spec": {"restore": chosen}}
-    now = _order(cluster, job, change, settled, wait=wait, timeout=timeout)
-    _tell("restore", now, output, done=wait)
+    now = _order(cluster, job, change, settled, wait=wait, timeout=timeout, shown=found)
+    _tell("restore", now, output, done=wait and _begun(now))
 
 
 def _restore_of(cluster: Cluster, job: Json, source: str) -> Json:
@@ -437,23 +465,30 @@ def _restore_of(cluster: Cluster, job: Json, source: str) -> Json:
         return {"mode": "Path", "path": source, "snapshotName": ""}
     if source.startswith("chk-") and source[4:].isdigit():
         state = job["spec"]["state"]
-        s3 = state.get("s3", {})
-        folder = store_url(
-            state["checkpointDir"],
-            s3.get("endpoint"),
-            s3.get("region"),
-            path_style=s3.get("pathStyle", False),
-        )
+        folder = _reach(state, state["checkpointDir"])
         return {"mode": "Path", "path": child(folder, source), "snapshotName": ""}
-    known = {_name(one): _entry(one) for one in cluster.list(SNAPSHOTS)}
-    for name in (source, f"{_name(job)}-{source}"):
-        if name in known:
-            if known[name]["state"] != "Completed":
-                raise Refused(
-                    f"snapshot {name} is {known[name]['state']}; choose one that is Completed"
-                )
-            return {"mode": "Snapshot", "snapshotName": name, "path": ""}
+    for found in _named(cluster, _name(job), source):
+        name, state = _name(found), _entry(found)["state"]
+        if state != "Completed":
+            raise Refused(f"snapshot {name} is {state}; choose one that is Completed")
+        return {"mode": "Snapshot", "snapshotName": name, "path": ""}
     raise Refused(f"there is no snapshot {source}: kubectl moorage history {_name(job)}")
+
+
+def _named(cluster: Cluster, job: str, source: str) -> list[Json]:
+    """The snapshots of a job that a person may mean, the likeliest first."""
+    # Others' may have a name that begins with this job's, such as final of JOB-eu.
+    found = _newest(cluster.list(SNAPSHOTS, f"moorage.dev/job={job}"))
+    mine = [one for one in found if one["spec"]["jobRef"]["name"] == job]
+    named = [one for name in (source, f"{job}-{source}") for one in mine if _name(one) == name]
+    return named + [one for one in mine if one["spec"].get("name") == source]
+
+
+def _reach(state: Json, url: str) -> str:
+    """The whole address of a directory of a job, with how the job reaches S3."""
+    s3 = state.get("s3", {})
+    endpoint, region = s3.get("endpoint"), s3.get("region")
+    return store_url(url, endpoint, region, path_style=s3.get("pathStyle", False))
 
 
 Desired = Literal["Running", "Suspended"]
@@ -493,15 +528,54 @@ def _order(
     *,
     wait: bool,
     timeout: float,
+    shown: Json | None = None,
 ) -> Json:
-    """Change the spec of a job, and wait until it is so; what it was when this was over."""
-    now = cluster.patch(JOBS, job, change)
+    """Change the spec of a job, and wait until it is so; what it was when this was over.
+
+    Args:
+        shown: the job as it was when this was chosen, where that goes by its `spec.restore`.
+    """
+    if shown is None:
+        now = cluster.patch(JOBS, job, change)
+    else:
+        now = _patched_as_shown(cluster, shown, change)
     told = f"kubectl moorage status {job}"
     if not wait:
         complain(f"ordered: job={job}; {told}")
         return now
     with stoppable(f"what was ordered goes on: {told}"):
         return cluster.wait(JOBS, job, timeout, lambda found: job_outcome(found, settled))
+
+
+def _patched_as_shown(cluster: Cluster, shown: Json, change: Json) -> Json:
+    """Change a job whose `spec.restore` nobody has changed since it was shown.
+
+    Raises Refused: somebody has, and another nonce would be the next one.
+    """
+    for _ in range(_TRIES):
+        now = cluster.get(JOBS, _name(shown))
+        if now["spec"].get("restore") != shown["spec"].get("restore"):
+            raise Refused(
+                f"the job was told meanwhile to restore something else: {_name(shown)}; "
+                f"look (kubectl moorage status {_name(shown)}), and ask again"
+            )
+        version = {"metadata": {"resourceVersion": now["metadata"]["resourceVersion"]}}
+        try:
+            return cluster.patch(JOBS, _name(shown), change | version)
+        except Refused as error:
+            # Of a job that runs the operator changes the status each second or so.
+            if "(Conflict)" not in str(error):
+                raise
+    raise Refused(f"the job is changed all the time: {_name(shown)}; ask again")
+
+
+def _begun(found: Json) -> bool:
+    """Whether what was ordered was followed; of a job that sleeps it is told when it will be."""
+    if not _sleeps(found):
+        return True
+    name = _name(found)
+    complain(f"ordered: the job is suspended, and follows it after kubectl moorage resume {name}")
+    return False
 
 
 def _tell(command: str, found: Json, output: Output, *, done: bool) -> None:

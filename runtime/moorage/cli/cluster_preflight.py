@@ -41,6 +41,7 @@ from moorage_operator.world import Meta, Revision, Room
 
 _REFERENCES = ("Secret", "ServiceAccount", "PriorityClass", "StatefulSparkSnapshot")
 _NO_KIND = ("no matches for kind", "doesn't have a resource type")
+_POD = "image and job"
 _NO_RIGHT = "cannot create resource"
 _WHICH_CLUSTER = (
     "ask for a right to get the namespace kube-system, or, of a job that runs, its ConfigMaps"
@@ -61,6 +62,7 @@ class Running:
     drivers: int = 0
     executors: int = 0
     unread: str = ""  # why its pods are not known; empty if they are
+    restore_nonce: int = 0  # that was followed last
 
     @property
     def runs(self) -> bool:
@@ -100,10 +102,11 @@ def pod_finding(
         seconds: to wait for its answer.
     """
     cluster = Cluster(ask)
-    running = asyncio.run(_running(_Seen(ask, namespace), job.name))
-    source = "Empty" if running.runs and job.spec.upgrade.mode == "Stateless" else ""
-    task = StoreTask(f"by-hand-{secrets.token_hex(4)}", "Preflight", path=path, source=source)
-    what = "image and job"
+    seen = _Seen(ask, namespace)
+    running = asyncio.run(_running(seen, job.name))
+    task = _task(seen, running, job, path)
+    if isinstance(task, Finding):
+        return task
     # Without the job's uid it is no pod of the job's: the operator would delete it, as it names
     # none of its tasks.
     refs = JobRefs(replace(running.meta, uid=""), job.spec)
@@ -112,12 +115,12 @@ def pod_finding(
         owner = _cluster_id(cluster, running)
     except Refused as error:
         text = f"no pod can be sent that knows whose state it may read, by the cluster: {error}"
-        return Finding(what, "unknown", text, _WHICH_CLUSTER)
+        return Finding(_POD, "unknown", text, _WHICH_CLUSTER)
     try:
         request = request_of(JobRefs(running.meta, job.spec), task, owner)
         cluster.create(store_task_pod(refs, request, int(seconds)))
     except (Invalid, Refused) as error:
-        return Finding(what, "unknown", f"no pod can be sent: {error}")
+        return Finding(_POD, "unknown", f"no pod can be sent: {error}")
     try:
 
         def outcome(found: Json) -> str | None:
@@ -126,13 +129,44 @@ def pod_finding(
 
         answer = pod_answer(cluster.wait("pod", name, seconds, outcome), refs, task.id).answer
     except Refused as error:
-        return Finding(what, "failed", str(error), "see why the pod does not end")
+        return Finding(_POD, "failed", str(error), "see why the pod does not end")
     finally:
         _delete(cluster, name)
     if answer is None or answer.state != "Completed":
         text = answer.message if answer is not None else "no answer"
-        return Finding(what, "failed", text)
-    return Finding(what, "ok", str(answer.result.get("text", "")))
+        return Finding(_POD, "failed", text)
+    return Finding(_POD, "ok", str(answer.result.get("text", "")))
+
+
+def _task(seen: "_Seen", running: Running, job: StatefulSparkJob, path: str) -> StoreTask | Finding:
+    """What the pod tries: the point that is named, or that which a start would begin from."""
+    task = StoreTask(f"by-hand-{secrets.token_hex(4)}", "Preflight", path=path)
+    rules = job.spec.restore
+    # It is followed once: a later start goes on from the newest checkpoint.
+    by_spec = running.attempt == 0 or rules.nonce > running.restore_nonce
+    mode = rules.mode if by_spec else "Latest"
+    stateless = running.runs and job.spec.upgrade.mode == "Stateless"
+    if path:
+        return task
+    if mode == "Path":
+        return replace(task, path=rules.path)
+    if mode == "Snapshot":
+        return _of_snapshot(seen, task, rules.snapshot_name)
+    return replace(task, source="Empty" if mode == "Empty" or stateless else "")
+
+
+def _of_snapshot(seen: "_Seen", task: StoreTask, name: str) -> StoreTask | Finding:
+    where = f"spec.restore.snapshotName names {name}"
+    try:
+        found = asyncio.run(seen.get("StatefulSparkSnapshot", seen.namespace, name))
+    except ClusterError as error:
+        text = f"{where}, which cannot be read: {error}"
+        return Finding(_POD, "unknown", text, "ask for a right to get it, or give --restore URL")
+    status = (found or {}).get("status") or {}
+    if status.get("state") != "Completed" or not status.get("path"):
+        text = f"{where}, which is not completed"
+        return Finding(_POD, "failed", text, "wait for it, or name another one")
+    return replace(task, path=status["path"], digest=status.get("manifestDigest", ""))
 
 
 def _delete(cluster: Cluster, name: str) -> None:
@@ -176,18 +210,20 @@ async def _running(seen: "_Seen", name: str) -> Running:
         return Running(Meta(name, seen.namespace, "", 0, ""))
     given, uid = body["metadata"], str(body["metadata"]["uid"])
     meta = Meta(name, seen.namespace, uid, 0, "", labels=given.get("labels") or {})
-    attempt = read_status(body.get("status")).attempt
+    status = read_status(body.get("status"))
+    attempt, nonce = status.attempt, status.reconciliation.restore_nonce
     try:
         listed = await seen.list("Pod", seen.namespace, {JOB_UID_LABEL: uid})
         kept = None
         if attempt.revision:  # none of a job that was never started
             kept = await seen.get("ControllerRevision", seen.namespace, attempt.revision)
     except ClusterError as error:
-        return Running(meta, attempt.number, unread=str(error))
+        return Running(meta, attempt.number, unread=str(error), restore_nonce=nonce)
     pods = [pod_view(one, uid) for one in listed]
     lives = [one.role for one in pods if not one.terminal]
     revision = read_revision(kept) if kept is not None else None
-    return Running(meta, attempt.number, revision, lives.count("driver"), lives.count("executor"))
+    living = (lives.count("driver"), lives.count("executor"))
+    return Running(meta, attempt.number, revision, *living, restore_nonce=nonce)
 
 
 def _references(seen: "_Seen", running: Running, job: StatefulSparkJob) -> Iterator[Finding]:

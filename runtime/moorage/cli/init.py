@@ -1,7 +1,10 @@
 """`moorage init`: the files of a new job, ready to run; what is there already is never touched."""
 
 import re
+import shlex
 import string
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -13,7 +16,7 @@ import typer
 import moorage
 from moorage.api.misplaced import did_you_mean
 from moorage.cli.output import Output, print_document, print_pairs
-from moorage_state.errors import UserError
+from moorage_state.errors import LocalDiskError, UserError
 
 _SHORT_NAME = 40
 
@@ -98,7 +101,7 @@ def init(
         return
     typer.echo(f"{TEMPLATES[template].text}\n")
     print_pairs({f"  {path.relative_to(directory)}": _WHAT.get(path.name, "") for path in made})
-    typer.echo(f"\nnext: cd {directory} && moorage run job.yaml")
+    typer.echo(f"\nnext: cd {shlex.quote(str(directory))} && moorage run job.yaml")
 
 
 _WHAT = {
@@ -124,8 +127,10 @@ def job_name(directory: Path) -> str:
 def write(template: str, directory: Path, name: str) -> list[Path]:
     """Write a template's files, and return them.
 
-    Raises UserError: the name is none for a job, or one of the files is there already; then
-        nothing was written.
+    Raises:
+        UserError: the name is none for a job, or one of the files is there already; then nothing
+            was written.
+        LocalDiskError: they cannot be written; none of them is left.
     """
     if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > _SHORT_NAME:
         raise UserError(
@@ -146,12 +151,40 @@ def write(template: str, directory: Path, name: str) -> list[Path]:
         files[path] = string.Template(source.read_text(encoding="utf-8")).substitute(values)
     for path, source in _files_in(root / template, directory):
         files[path] = source.read_text(encoding="utf-8")
-    if there := [str(path) for path in files if path.exists()]:
-        raise UserError(f"these are there already: {', '.join(there)}; name another folder")
-    for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    with _disk_errors(directory):
+        if there := [str(path) for path in files if path.exists()]:
+            raise UserError(f"these are there already: {', '.join(there)}; name another folder")
+        with _all_or_nothing(files):
+            for path, text in files.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
     return list(files)
+
+
+@contextmanager
+def _disk_errors(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LocalDiskError(
+            f"cannot write a new job: folder={directory} error={error.strerror or error}; nothing "
+            f"of it is left; name a folder that can be made, or that is writable and has room"
+        ) from error
+
+
+@contextmanager
+def _all_or_nothing(files: Collection[Path]) -> Iterator[None]:
+    """Remove what was made of files, none of which was there, and of their folders."""
+    above = {folder for path in files for folder in path.parents if not folder.exists()}
+    try:
+        yield
+    except OSError:
+        with suppress(OSError):
+            for path in files:
+                path.unlink(missing_ok=True)
+            for folder in sorted(above, reverse=True):  # what lies in another comes after it
+                folder.rmdir()
+        raise
 
 
 def _files_in(source: Traversable, target: Path) -> list[tuple[Path, Traversable]]:

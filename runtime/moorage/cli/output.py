@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from types import FrameType
 from typing import Annotated, Any, Literal, TypeVar
@@ -73,6 +74,32 @@ def print_found(command: str, found: _T, output: Output, show: Callable[[_T], No
         show(found)
     else:
         print_document(command, found, output)
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointFound:
+    """What `savepoint` prints for programs, of a job on this machine and of one on a cluster.
+
+    Attributes:
+        done: whether it is complete; False of one that was only ordered.
+        url: where it is or will be; None where nobody says.
+        snapshot: its object on a cluster; None on one machine.
+    """
+
+    job: str
+    done: bool
+    name: str
+    url: str | None
+    snapshot: str | None = None
+    checkpoint_id: int | None = None
+    epoch: int | None = None
+    bytes_total: int | None = None
+    completed_at: datetime | str | None = None
+
+
+def print_savepoint(found: SavepointFound, output: Output) -> None:
+    """Print its address, or all of it for programs."""
+    print_found("savepoint", found, output, lambda one: typer.echo(one_line(one.url or "")))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> None:

@@ -34,6 +34,12 @@ Store = Annotated[
 ]
 
 
+def redactor_of(job: StatefulSparkJob) -> Redactor:
+    """Takes out of texts about a job what is secret of its settings and variables, and of ours."""
+    given = {variable.name: variable.value or "" for variable in job.spec.application.env}
+    return Redactor({**job.spec.spark_conf, **os.environ, **given})
+
+
 @contextmanager
 def watched(
     runner: Runner, job: StatefulSparkJob, port: int | None, say: Callable[[str], None]
@@ -51,7 +57,7 @@ def watched(
     from moorage.page.server import PageServer
 
     history, lookups = RunHistory(job.name), StateLookups()
-    clean = Redactor({**job.spec.spark_conf, **os.environ})
+    clean = redactor_of(job)
 
     def run(
         job: StatefulSparkJob,

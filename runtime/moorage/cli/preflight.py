@@ -40,10 +40,9 @@ class _Pod:
         if self.restore is not None and "://" not in self.restore:
             raise UserError(
                 f"a pod is told by a URL what to restore: given={self.restore}; "
-                f"kubectl moorage snapshots shows them, or leave out --pod"
+                f"kubectl moorage history {job.name} shows them, or leave out --pod"
             )
-        rules = job.spec.restore
-        return self.restore or (rules.path if rules.mode == "Path" else None) or ""
+        return self.restore or ""
 
 
 def preflight(
@@ -139,13 +138,14 @@ def _try_there(
     # Here, and not above: what the operator is made of, which nothing else here needs.
     from moorage.cli.cluster_preflight import NoCluster, cluster_findings, pod_finding
 
+    path = pod.path(job) if pod is not None else ""
     document = yaml.safe_load(manifest.read_text(encoding="utf-8"))
     try:
         namespace = place.namespace or _default_namespace(place.context)
         ask = kubectl_of(place.context, namespace)
         looked = list(cluster_findings(ask, job, document, namespace))
         if pod is not None:
-            looked.append(pod_finding(ask, job, namespace, pod.path(job), pod.timeout))
+            looked.append(pod_finding(ask, job, namespace, path, pod.timeout))
     except NoCluster as error:
         if must:
             raise UserError(

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from moorage.driver.types import JobProgress
 from moorage.driver.views import CheckpointView, GraphView
+from moorage.redaction import Redactor
 from moorage.texts import size_text, snapshot_size_text
 
 _BAR_WIDTH = 40
@@ -174,6 +175,8 @@ class Display:
     """Takes reports while it is open, and keeps the latest; call it from any thread."""
 
     progress = JobProgress()
+    clean = Redactor({})
+    """Takes secrets out of what is said."""
 
     def __enter__(self) -> Self:
         return self
@@ -190,16 +193,19 @@ class Display:
     def say(self, text: str) -> None:
         """Show a line of text that stays; a reader that went away is no reason to stop the job."""
         with suppress(OSError, ValueError):
-            self._write(text)
+            self._write(self.clean(text))
 
     def _write(self, text: str) -> None:
         raise NotImplementedError
 
 
-def open_display(stream: TextIO, *, plain: bool) -> Display:
+def open_display(stream: TextIO, clean: Redactor, *, plain: bool) -> Display:
     """Return the display that suits `stream`; `plain` asks for lines even on a terminal."""
     console = Console(file=stream, highlight=False)
-    return PlainDisplay(stream) if plain or not console.is_terminal else LiveDisplay(console)
+    lines = plain or not console.is_terminal
+    display: Display = PlainDisplay(stream) if lines else LiveDisplay(console)
+    display.clean = clean
+    return display
 
 
 class PlainDisplay(Display):

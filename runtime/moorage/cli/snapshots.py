@@ -4,6 +4,7 @@ Decides arguments and forms of output; what they mean is `moorage.offline`. Work
 """
 
 import json
+import shlex
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -346,12 +347,15 @@ def copy(
 ) -> None:
     """Copy a checkpoint or savepoint to a savepoint's directory that needs nothing else.
 
-    It exists when its MANIFEST does, which is written last. The same command, repeated after an
-    interruption, goes on where it stopped.
+    It exists when its MANIFEST does, which is written last. After an interruption it is told which
+    command goes on where this one stopped.
     """
-    left = "the copy is not complete; the same command goes on where it stopped"
+    found = find(path)
+    # A directory stands for another checkpoint as soon as its job, which runs, has completed one.
+    again = shlex.join(("moorage", "snapshots", "copy", found.snapshot.path, target))
+    left = f"the copy is not complete; to go on where it stopped: {again}"
     with stoppable(left), progress_bar("copying", "bytes") as bar:
-        done = savepoint_copy.copy(find(path), target, full=full, progress=bar)
+        done = savepoint_copy.copy(found, target, full=full, progress=bar)
     print_found("snapshots copy", done, output, _show_copied)
 
 

@@ -93,8 +93,8 @@ def uninstall(
             carry_out(cluster, helm, asked, found, timeout)
         if output != "table":
             names = ("what", "namespace", "name", "outcome")
-            done = [dict(zip(names, row, strict=True)) for row in rows]
-            print_document("uninstall", {"done": done}, output)
+            objects = [dict(zip(names, row, strict=True)) for row in rows]
+            print_document("uninstall", {"done": True, "objects": objects}, output)
     except Refused as error:
         raise UserError(str(error)) from error
 
@@ -144,9 +144,8 @@ def look(cluster: Cluster, asked: Asked) -> Found:
 
 def plan(asked: Asked, found: Found) -> Iterator[tuple[str, str, str, str]]:
     """What becomes of each thing, a row each, in the order in which it is done."""
-    ends = "ends with its final savepoint, and is deleted" if asked.jobs else "goes on"
     for one in found.jobs:
-        yield "job", _namespace(one), _name(one), ends
+        yield "job", _namespace(one), _name(one), _end_of(one) if asked.jobs else "goes on"
     for one in found.snapshots:
         yield "snapshot", _namespace(one), _name(one), "its object is deleted, its data stay"
     gone = "is uninstalled by helm" if found.release else "is gone already"
@@ -164,6 +163,8 @@ def carry_out(cluster: Cluster, helm: Helm, asked: Asked, found: Found, timeout:
     """Do it. Raises Refused: a step did not succeed; those before it are done."""
     if asked.jobs and found.jobs:
         for one in found.jobs:
+            # With another policy the operator would delete its checkpoints.
+            cluster.patch(JOBS, _name(one), _retained(one), _namespace(one))
             cluster.delete(JOBS, _name(one), _namespace(one))
         cluster.wait_until_gone(JOBS, timeout)
     # Jobs that ended have left their final ones.
@@ -182,6 +183,36 @@ def carry_out(cluster: Cluster, helm: Helm, asked: Asked, found: Found, timeout:
     if asked.definitions:
         for kind in (JOBS, SNAPSHOTS):
             cluster.delete("customresourcedefinitions", kind)
+
+
+def _end_of(job: Json) -> str:
+    """What becomes of a job that is deleted: the operator can take a last snapshot of few."""
+    spec, attempt = job.get("spec", {}), job.get("status", {}).get("attempt") or {}
+    last = spec.get("deletion", {}).get("finalSnapshot", "Savepoint")
+    if last == "Savepoint" and "profile" not in _retained(job)["spec"]:
+        last = _deletion_of_profile(job).get("finalSnapshot", last)
+    if not attempt.get("runningSince") or attempt.get("outcome"):
+        return "does not run, and is deleted without a final snapshot; its checkpoints stay"
+    notes = job["metadata"].get("annotations") or {}
+    if last == "None" or notes.get("moorage.dev/skip-final-savepoint") == "true":
+        return "ends without a final snapshot, as it says, and is deleted; its checkpoints stay"
+    if last == "Checkpoint" or not spec.get("state", {}).get("savepointDir"):
+        return "ends with a final checkpoint, and is deleted"
+    return "ends with its final savepoint, and is deleted"
+
+
+def _retained(job: Json) -> Json:
+    """The change of a job with which its checkpoints stay when it is deleted."""
+    spec: Json = {"deletion": {"policy": "Retain"}}
+    if _deletion_of_profile(job).get("policy") == "Delete":
+        spec["profile"] = "none"  # else it would win: Retain is the definition's default
+    return {"spec": spec}
+
+
+def _deletion_of_profile(job: Json) -> Json:
+    profile = job.get("status", {}).get("profile") or {}
+    found: Json = profile.get("values", {}).get("deletion") or {}
+    return found
 
 
 def _is_installed(cluster: Cluster, helm: Helm, asked: Asked) -> bool:

@@ -115,12 +115,20 @@ class SparkExecutors:
                 jvm: Any = self._context._jvm
                 ids = jvm.org.apache.spark.api.python.PythonUtils.toSeq(_java_list(jvm, going))
                 self._backend().killExecutors(ids)
-                # The kill lowered the request by itself, whatever it was; this is what it is.
+            if self._leaving:
+                # A kill lowers the request by itself, whatever it was; this is what it is. One that
+                # was lost before it could leave is not replaced any more.
                 self._request(self._desired)
             self._leaving = frozenset()
 
     def trouble(self) -> str:
         """See `ExecutorPool`."""
+        try:
+            unheard = sorted(self._watch.disconnected() - self._dismissed)
+        except (Py4JError, OSError) as error:
+            raise _ended(error) from error
+        if unheard:
+            return f"executor {unheard[-1]} has no connection any more, and nobody has said yet why"
         lost = self._lost()
         if not lost:
             return "none was lost: look at the events of the executor pods"

@@ -8,7 +8,7 @@ nobody else is in here; threads hand their results over and touch nothing else.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -34,7 +34,7 @@ from moorage.driver.manifests import (
     Work,
 )
 from moorage.driver.materialization import Materialization
-from moorage.driver.output import OutputKeeper
+from moorage.driver.output import OutputKeeper, PendingSavepoint
 from moorage.driver.refusals import RestorePointIncompatible, RestorePointNotFound
 from moorage.driver.reporter import Reporter
 from moorage.driver.requests import CheckpointRequest, JobRequest, SavepointRequest
@@ -132,7 +132,8 @@ class Checkpointer:
         self.broken = False
         self._last_failure = float("-inf")
         self._requesters = Requesters(settings, writer, reporter)
-        self._ids = CheckpointIdCounter(store.next_id(writer.entries))
+        self._first_id = store.next_id(writer.entries)
+        self._ids = CheckpointIdCounter(self._first_id)
         self._coordinator = new_coordinator(
             settings, graph, writer.lineage, completed, self._ids, reporter, clock
         )
@@ -164,6 +165,10 @@ class Checkpointer:
         if found is None:
             return None
         manifest: SnapshotRoot = found.payload
+        own = manifest.lineage == self._writer.lineage
+        if own and manifest.checkpoint_id >= self._first_id:
+            # Of a log that was set back a copy may have a higher one than it names.
+            self._ids.pass_over(manifest.checkpoint_id)
         if self._coordinator.base_id:
             self._base, self._covered_epoch = manifest, manifest.epoch
         else:
@@ -262,6 +267,7 @@ class Checkpointer:
         Raises MoorageError: it did not complete.
         """
         self._coordinator.stop_checkpoint_scheduler()
+        self._requesters.give_up_places()
         reports = self.wait(at)
         if not finished and epoch <= self._covered_epoch:
             return reports
@@ -291,7 +297,9 @@ class Checkpointer:
 
     def begin(self) -> None:
         """The run is restored: take checkpoints from here on, and let old ones go."""
-        self._housekeeper.serve(self._run, self._background, self._unfinished)
+        self._housekeeper.serve(
+            self._run, self._background, self._unfinished, self._pending_savepoints
+        )
         self.go_on()
 
     def go_on(self) -> None:
@@ -342,12 +350,21 @@ class Checkpointer:
         return takes or self._requesters.finds_place
 
     def _unfinished(self) -> UnderWay:
-        """What is being taken, and the bases of that and of the next; any thread may ask."""
+        """What is being taken, and what that, the next one or a range reads; any thread may ask."""
         works = list(self._works.values())  # in one step, and before the base that follows them
         built = {work.base.checkpoint_id for work in works if work.base}
-        bases = {self._coordinator.base_id, *built} - {0}
+        bases = {self._coordinator.base_id, *built, *self._fleet.reads_from} - {0}
         ids = (work.checkpoint_id for work in works)
-        return UnderWay((*ids, *self._unlisted), tuple(bases))
+        return UnderWay((*ids, *self._unlisted), tuple(bases), self._fleet.reads_elsewhere)
+
+    def _pending_savepoints(self) -> list[PendingSavepoint]:
+        """What savepoints under way cover: a checkpoint that was faster may publish it."""
+        works = [work for work in self._works.values() if work.is_savepoint]
+        fence, run = self._writer.fence, self._run
+        return [
+            PendingSavepoint(fence, run, w.checkpoint_id, w.boundary.epoch, _by_sink(w.staged))
+            for w in works
+        ]
 
     # -- effects ---------------------------------------------------------------------------
 
@@ -459,9 +476,7 @@ class Checkpointer:
     def _begin_finalizing(self, effect: FinalizeCheckpoint) -> None:
         work = self._works[effect.checkpoint_id]
         covered = max((e for e in self._done if e <= work.boundary.epoch), default=-1)
-        for staged in work.staged:
-            if staged.epoch > covered:
-                work.committables.setdefault(staged.uid, []).extend(staged.items)
+        work.committables = _by_sink([one for one in work.staged if one.epoch > covered])
         self._background.run(
             f"finalize-{work.checkpoint_id}",
             partial(self._finalize, work),
@@ -532,6 +547,14 @@ class Checkpointer:
             self._fleet.aborted(checkpoint_id)
             if self._materialization is not None and not work.is_savepoint:
                 self._materialization.aborted(checkpoint_id)
+
+
+def _by_sink(staged: Sequence[Staged]) -> dict[str, list[Committable]]:
+    """The same, by the uids of the sinks."""
+    items: dict[str, list[Committable]] = {}
+    for one in staged:
+        items.setdefault(one.uid, []).extend(one.items)
+    return items
 
 
 def _no_boundary() -> Boundary:

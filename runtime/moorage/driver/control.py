@@ -30,6 +30,7 @@ from moorage.driver.run_status import RunStatus
 from moorage.driver.views import SavepointView
 from moorage_state.errors import MoorageError, Retryable, UserError, error_from_wire, error_to_wire
 from moorage_state.formats import read_json
+from moorage_state.stores.addresses import without_links
 
 FORMAT = 1
 _MAX_LINE = 1 << 19
@@ -56,7 +57,9 @@ class NotRunning(UserError):
 
 def control_path(checkpoint_dir: str) -> Path:
     """The socket of the job with this checkpoint directory; its folder is made, for this user."""
-    return _folder() / f"{hashlib.sha256(checkpoint_dir.encode()).hexdigest()[:16]}.sock"
+    # However somebody writes the path, and by whichever link they come to it.
+    place = without_links(checkpoint_dir)
+    return _folder() / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.sock"
 
 
 def control_sockets() -> list[Path]:

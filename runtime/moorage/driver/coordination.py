@@ -261,9 +261,14 @@ class Requesters:
             self._reporter.savepoint(answer)
         request.answer(answer)
 
+    def give_up_places(self) -> None:
+        """The run ends: whose place is not found yet is suspended like those under way."""
+        self._suspended, self._placing = self._suspended + self._placing, []
+
     def take_suspended(self) -> list[JobRequest]:
         """What was asked for and given up, for no fault of its own: the run ends, or the job."""
-        suspended, self._suspended, self._placing = self._suspended + self._placing, [], []
+        self.give_up_places()
+        suspended, self._suspended = self._suspended, []
         return suspended
 
     def note(self, error: MoorageError, checkpoint_id: int) -> None:

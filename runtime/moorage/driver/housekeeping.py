@@ -9,16 +9,16 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from moorage.driver.manifests import CheckpointReport
-from moorage.driver.output import OutputKeeper
+from moorage.driver.output import OutputKeeper, PendingSavepoint
 from moorage.driver.savepoints import ClaimedSavepoints
 from moorage_state.coordinator import CompletedCheckpointStore
-from moorage_state.errors import Fenced, MoorageError, Retryable, StoreDenied
+from moorage_state.errors import Fenced, LocalDiskError, MoorageError, Retryable, StoreDenied
 from moorage_state.snapshots import Entry, LogWriter, SweepProgress, Swept, UnderWay, sweep
 from moorage_state.stores import ObjectStore
 
@@ -98,13 +98,15 @@ class _Moment:
 
     Attributes:
         entries: the log, with an entry in doubt.
-        pinned: the bases of what is under way, and of what begins next.
+        under_way: what is being taken then, and what is read.
+        pending: the savepoints that are under way.
     """
 
     run: int
     newest: CheckpointReport
     entries: Sequence[Entry]
-    pinned: Collection[int]
+    under_way: UnderWay
+    pending: Sequence[PendingSavepoint]
 
 
 class Housekeeper:
@@ -137,19 +139,28 @@ class Housekeeper:
         self._run = 0
         self._background = Background()
         self._under_way: Callable[[], UnderWay] = UnderWay
+        self._pending: Callable[[], Sequence[PendingSavepoint]] = tuple
         self._newest: CheckpointReport | None = None
         self._busy = False
         self._at_rest = threading.Event()
         self._at_rest.set()
 
-    def serve(self, run: int, background: Background, under_way: Callable[[], UnderWay]) -> None:
+    def serve(
+        self,
+        run: int,
+        background: Background,
+        under_way: Callable[[], UnderWay],
+        pending: Callable[[], Sequence[PendingSavepoint]],
+    ) -> None:
         """Another run begins.
 
         Args:
             background: takes the results of chores under its epoch lock.
             under_way: tells which checkpoints are being taken, from any thread.
+            pending: tells of the savepoints among them, under the epoch lock.
         """
         self._run, self._background, self._under_way = run, background, under_way
+        self._pending = pending
         # Of a chore that the run before began nobody takes the result.
         self._newest, self._busy = None, False
 
@@ -179,8 +190,8 @@ class Housekeeper:
         self._busy = True
         # Here and not in the thread: a run that ends now is followed by one that waits.
         self._at_rest.clear()
-        pinned = self._under_way().pinned
-        moment = _Moment(self._run, newest, self._writer.possible_entries, pinned)
+        under_way, entries = self._under_way(), self._writer.possible_entries
+        moment = _Moment(self._run, newest, entries, under_way, self._pending())
         try:
             self._background.run("housekeeping", partial(self._tidy, moment), self._tidied)
         except BaseException:
@@ -190,17 +201,19 @@ class Housekeeper:
 
     def _tidy(self, moment: _Moment) -> None:
         try:
-            self._completed.subsume(moment.pinned, moment.entries)
-            self._claimed.release()
+            self._completed.subsume(moment.under_way.pinned, moment.entries)
+            if not moment.under_way.reads_elsewhere:
+                self._claimed.release()
         finally:
             self._at_rest.set()
         # The next run waits for this one by itself, where it takes sinks back.
-        self._output.retire(moment.run, moment.newest.checkpoint_id, moment.newest.epoch)
+        newest = moment.newest
+        self._output.retire(moment.run, newest.checkpoint_id, newest.epoch, moment.pending)
         self._writer.compact()
 
     def _tidied(self, result: BaseException | None) -> None:
         self._busy = False
-        if isinstance(result, (Retryable, StoreDenied)):
+        if isinstance(result, (Retryable, StoreDenied, LocalDiskError)):
             _log.warning("old checkpoints could not be retired, will try again: %s", result)
         elif result is not None:
             raise result

@@ -46,6 +46,9 @@ _MOST_WAITING = 64
 _WAIT_SECONDS = 5.0
 """For which a look-up asks again and again while ranges are not where they were."""
 
+_LEAST_SECONDS = 1.0
+"""What a server has to answer, however late: one that is cut off hides why none came before."""
+
 _PAUSE_SECONDS = 0.05
 _ANSWER_BYTES = 8 << 20
 _LEAST_BYTES = 4 << 10
@@ -292,7 +295,7 @@ class StateLookups:
                 clients[index] = own.to(index), some
             except MoorageError as error:
                 answers[index] = Answer(error=error)
-        left = max(0.1, until - self._clock())
+        left = max(_LEAST_SECONDS, until - self._clock())
         answers |= self._exchange(clients, seconds=left, keep_going=True)
         for index, answer in answers.items():
             if isinstance(answer.error, ServerGone):

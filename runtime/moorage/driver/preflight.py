@@ -115,7 +115,11 @@ def preflight(
     if (owner := current_owner(entries)) is not None:
         # What runs meanwhile may have completed others, and let this one go.
         check_sinks_beside(
-            graph, owner.lineage, choice, lambda: choose(*seen_lineage(settings), settings)
+            graph,
+            owner.lineage,
+            entries,
+            choice,
+            lambda: choose(*seen_lineage(settings), settings),
         )
     read_on = [
         operator.uid

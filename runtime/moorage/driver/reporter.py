@@ -160,8 +160,9 @@ class Reporter:
             duration_seconds=0.0,
         )
         restored = RestoredView(path, manifest.checkpoint_id, manifest.created_at, own)
+        last = view if own else None
         self._publish(
-            restored_from=path, restored=restored, epoch=manifest.epoch, last_checkpoint=view
+            restored_from=path, restored=restored, epoch=manifest.epoch, last_checkpoint=last
         )
 
     def opened(self, ranges: Sequence[tuple[str, int]], epoch: int, *, again: bool) -> None:

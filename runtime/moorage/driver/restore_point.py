@@ -45,6 +45,7 @@ from moorage_state.snapshots import (
     finished_with,
     manifest_digest,
     manifest_key,
+    may_have_had,
     restore_point,
     retained,
     with_texts,
@@ -53,6 +54,7 @@ from moorage_state.snapshots.savepoints import MANIFEST_KEY
 from moorage_state.state_backends import job_max_state_size
 from moorage_state.state_backends.state_backend import BUILT_IN
 from moorage_state.stores import ObjectStore, open_store
+from moorage_state.stores.addresses import child, parent_and_name, same_or_below, same_place
 from moorage_state.tuning import default_options
 
 
@@ -118,6 +120,8 @@ def _chosen(
         return _named(store, entries, policy, settings)
     if settings.bounded and (last := finished_with(entries)) and not retained(entries):
         return Choice(None, explicit=False, finished=last)
+    if policy.mode == "Latest" and policy.path:
+        _check_known(entries, settings)
     with _missing_point():
         newest = restore_point(entries)
     if newest is not None and newest.checkpoint is None:
@@ -138,6 +142,25 @@ def _chosen(
         warnings = (*warnings, sentence)
     manifest = renamed(loaded.manifest, policy.uid_mapping)
     return Choice(manifest, explicit=False, warnings=warnings)
+
+
+def _check_known(entries: Sequence[Entry], settings: JobSettings) -> None:
+    """A directory that was emptied or set back, or is another server's: what is lost is told."""
+    path = settings.restore.path
+    _, name = parent_and_name(path) or ("", "")
+    here = same_place(path, child(settings.checkpoint_dir, name))
+    known = checkpoint_id_of(name) if here else None
+    if known is None or may_have_had(entries, known):
+        return
+    there = next(iter(retained(entries)), None)
+    newest = checkpoint_path(there.checkpoint_id) if there is not None else "none"
+    raise RestorePointNotFound(
+        f"the job has completed a checkpoint that its checkpointDir has never had: "
+        f"checkpoint={checkpoint_path(known)} newest there={newest} "
+        f"checkpointDir={settings.checkpoint_dir}; bring back what was deleted, or correct "
+        f"state.s3.endpoint if that names another server; to go on without, raise restore.nonce "
+        f"with mode Path and a point that is there, or with mode Empty and acknowledgeStateLoss"
+    )
 
 
 def _handled(entries: Sequence[Entry], policy: RestorePolicy) -> bool:
@@ -164,7 +187,7 @@ def _named(
             f"restore.mode {policy.mode} needs a cluster; here use mode Path with "
             f"path: chk-<id>, or --restore chk-<id>"
         )
-    name = _name_in(settings.checkpoint_dir, policy.path)
+    name = _name_in(settings, policy.path)
     checkpoint_id = checkpoint_id_of(name)
     if checkpoint_id is None:
         path = policy.path
@@ -187,8 +210,15 @@ def _has_state(entries: Sequence[Entry]) -> bool:
         return False  # all of it was retired: nothing is left to lose
 
 
-def _name_in(directory: str, path: str) -> str:
-    """What remains of `path` below `directory`, whether it is written as an address or not."""
+def _name_in(settings: JobSettings, path: str) -> str:
+    """What remains of `path` below the checkpoint directory, if it is written as an address, too.
+
+    As people are shown one: with how S3 is reached, or with characters that are quoted.
+    """
+    directory = settings.checkpoint_dir
+    parent, name = parent_and_name(settings.reach(path)) or ("", "")
+    if same_or_below(parent, directory) and same_or_below(directory, parent):
+        return name
     plain = directory.partition("?")[0]
     for prefix in (plain, plain.removeprefix("file://")):
         path = path.removeprefix(f"{prefix}/")
@@ -271,12 +301,14 @@ def _corrupt_point() -> Iterator[None]:
 def renamed(manifest: SnapshotRoot, mapping: Mapping[str, str]) -> SnapshotRoot:
     """The manifest with operators under the uids that the job has for them now.
 
-    A manifest that was written under the same mapping has them already.
+    What the mapping had when the manifest was written is done there: twice would undo a swap.
 
     Raises:
         RestorePointIncompatible: two operators would get one uid.
     """
-    if not mapping or manifest.extra.get(UID_MAPPING) == dict(mapping):
+    done = manifest.extra.get(UID_MAPPING, {})
+    mapping = {uid: new for uid, new in mapping.items() if done.get(uid) != new}
+    if not mapping:
         return manifest
     operators: dict[str, OperatorState | OperatorParts] = {}
     for uid, state in manifest.operators.items():

@@ -53,7 +53,7 @@ from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.engine.plan import EpochPlanner
-from moorage.engine.task_failures import UserFunctionError
+from moorage.engine.task_failures import RunRefused, UserFunctionError
 from moorage_api import StatefulSparkJob
 from moorage_state.coordinator import CompletedCheckpointStore, JobEnd
 from moorage_state.errors import (
@@ -335,7 +335,7 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun
         try:
             with _needing(context.directories):
                 run = StreamRun(context, number, choice, must_restore=must_restore)
-                return _drive_run(run), run
+                return _drive_run(context, run), run
         except RangesMove as move:
             if context.stop.is_set():
                 return RunOutcome.STOPPED, run
@@ -380,17 +380,15 @@ def _undamaged(
     return other
 
 
-class RunRefused(UserFunctionError):
-    """What the job met when it ran is wrong, and not its code: rows, or what lies in a directory.
-
-    It is the job's failure, and not the manifest's; but no reason to delete state.
-    """
-
-
-def _drive_run(run: StreamRun) -> RunOutcome:
+def _drive_run(context: DriverContext, run: StreamRun) -> RunOutcome:
     """Run it to its end; a plain UserError is no longer one of the manifest."""
     try:
         return run.drive()
+    except CorruptState as error:
+        if context.standby is None:
+            raise
+        # Whoever leads lets go of what a range is opened from again, long after it was restored.
+        raise VersionGone(f"what the run began from may be gone by now: {error}") from error
     except UserError as error:
         if type(error) is UserError:
             raise RunRefused(*error.args) from error

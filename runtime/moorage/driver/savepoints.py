@@ -9,10 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from moorage_state.errors import (
     CorruptState,
     Fenced,
     MoorageError,
+    NewerFormat,
+    StoreDenied,
     StoreUnavailable,
     UserError,
 )
@@ -29,27 +33,43 @@ from moorage_state.snapshots import (
 )
 from moorage_state.snapshots.history import savepoints
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
-from moorage_state.stores import delete_all, in_parallel
+from moorage_state.stores import NoSuchBucket, delete_all, in_parallel
 
 _log = logging.getLogger(__name__)
 
 _UNDER_WAY_SECONDS = 3600.0
-"""How long an announced savepoint is looked for, from the first look: it may be on its way."""
+"""How long an announced savepoint is looked for, from the first look: it may be on its way.
+
+And a bucket that is not there: it may come back.
+"""
 
 _ASLEEP_SECONDS = 300.0
 
-_THREADS = 8
+_LOOK_SECONDS = 300.0
+"""So often it is looked which of the known ones were deleted."""
+
+_A_LOOK = 8
+"""Of so many at most: what a look costs does not grow with them."""
+
+_THREADS = 4
+"""Each may hold a whole manifest, with all that a source has read."""
 
 
 class KnownSavepoints:
-    """Manifests of the savepoints of a lineage that still lie where they were put."""
+    """Manifests of the savepoints of a lineage that still lie where they were put.
+
+    Without their state, sources and the like: they are kept for as long as the driver lives.
+    """
 
     def __init__(self, writer: LogWriter, clock: Callable[[], float] = time.monotonic) -> None:
         self._writer = writer
         self._clock = clock
         self._read: dict[int, Manifest | None] = {}
-        self._first_look: dict[int, float] = {}
+        # Since when.
+        self._missed: dict[int, float] = {}
         self._asleep = 0.0
+        self._why = ""
+        self._next_look = 0.0
 
     def __call__(self) -> Sequence[Manifest]:
         """The manifests.
@@ -57,42 +77,97 @@ class KnownSavepoints:
         Raises:
             StoreUnavailable: one of their stores does not answer; it is not asked again for some
                 minutes.
+            StoreDenied: one of them refuses, or its bucket is missing, for less than an hour;
+                likewise.
+            NewerFormat: one was written by a later release; likewise.
         """
         if self._clock() < self._asleep:
-            raise StoreUnavailable("the store of a savepoint did not answer a moment ago")
-        unread = [e for e in savepoints(self._writer.entries) if e.checkpoint_id not in self._read]
+            raise StoreUnavailable(self._why)
+        entries = savepoints(self._writer.entries)
+        self._look_again(entries)
+        unread = [entry for entry in entries if entry.checkpoint_id not in self._read]
+        self._why = "the store of a savepoint did not answer a moment ago"
         self._asleep = self._clock() + _ASLEEP_SECONDS
-        found = in_parallel((partial(_load, entry) for entry in unread), _THREADS, "savepoints")
-        self._asleep = 0.0
-        for entry, manifest in zip(unread, found, strict=True):
-            self._note(entry, manifest)
+        # Not only up to the first that is refused: each has its own hour.
+        loads = (partial(self._load, entry) for entry in unread)
+        found = in_parallel(loads, _THREADS, "savepoints")
+        refused = [one for one in found if isinstance(one, UserError)]
+        self._why = str(refused[0]) if refused else ""
+        self._asleep = self._asleep if refused else 0.0
+        for entry, one in zip(unread, found, strict=True):
+            if not isinstance(one, UserError):
+                self._note(entry, one)
+        if refused:
+            raise refused[0]
         return [manifest for manifest in self._read.values() if manifest is not None]
 
+    def _look_again(self, entries: Sequence[Savepoint]) -> None:
+        """Find out, now and then, which of the known ones were deleted."""
+        if self._clock() < self._next_look:
+            return
+        of_id = {entry.checkpoint_id: entry for entry in entries}
+        known = [of_id[i] for i, one in self._read.items() if one is not None and i in of_id]
+        looked = known[:_A_LOOK]
+        questions = (partial(self._is_gone, entry) for entry in looked)
+        gone = in_parallel(questions, _THREADS, "savepoints")
+        self._next_look = self._clock() + _LOOK_SECONDS
+        for entry, is_gone in zip(looked, gone, strict=True):
+            # Each goes to the end, so that all have their turn.
+            manifest = self._read.pop(entry.checkpoint_id)
+            self._read[entry.checkpoint_id] = None if is_gone else manifest
+            if is_gone:
+                self._forget(entry)
+
     def _note(self, entry: Savepoint, found: Manifest | None) -> None:
-        looked_for = self._clock() - self._first_look.setdefault(entry.checkpoint_id, self._clock())
-        if found is None and looked_for <= _UNDER_WAY_SECONDS:
+        if found is None and not self._is_missed(entry):
             return
         self._read[entry.checkpoint_id] = found
-        if found is None and _is_gone(entry):
-            # So that no later process looks for it.
-            self._writer.append(Forgotten(self._writer.fence, entry.checkpoint_id))
+        if found is None and self._is_gone(entry):
+            self._forget(entry)
+
+    def _forget(self, entry: Savepoint) -> None:
+        # So that no later process looks for it.
+        self._writer.append(Forgotten(self._writer.fence, entry.checkpoint_id))
+
+    def _load(self, entry: Savepoint) -> Manifest | UserError | None:
+        """The manifest; why it may be there all the same; or None."""
+        try:
+            manifest = SavepointStore(entry.url).load(entry.manifest_digest)
+        except NoSuchBucket as error:
+            return None if self._is_missed(entry) else _refused(entry, error)
+        except (StoreDenied, NewerFormat) as error:
+            return _refused(entry, error)  # it may be there, and its time may come
+        except (UserError, CorruptState) as error:
+            # Moved, deleted, damaged, or on its way: in any case nothing to restore from here.
+            _log.info("savepoint is not where it was put: path=%s: %s", entry.url, error)
+            return None
+        # Sinks ask what it covers, the log where it belongs: the rest may be a hundred times more.
+        return replace(manifest, operators={}, source={}, extra={})
+
+    def _is_gone(self, entry: Savepoint) -> bool:
+        """Whether the store says so itself; one that cannot be asked may come back."""
+        try:
+            there = SavepointStore(entry.url).exists()
+        except NoSuchBucket:
+            return self._is_missed(entry)
+        except (UserError, StoreUnavailable):
+            return False
+        if there:
+            self._missed.pop(entry.checkpoint_id, None)
+        return not there
+
+    def _is_missed(self, entry: Savepoint) -> bool:
+        """Whether it has not been there for long; called when it is not."""
+        now = self._clock()
+        return now - self._missed.setdefault(entry.checkpoint_id, now) > _UNDER_WAY_SECONDS
 
 
-def _load(entry: Savepoint) -> Manifest | None:
-    try:
-        return SavepointStore(entry.url).load(entry.manifest_digest)
-    except (UserError, CorruptState) as error:
-        # Moved, deleted, damaged, or on its way: in any case nothing to restore from here.
-        _log.info("savepoint is not where it was put: path=%s: %s", entry.url, error)
-        return None
-
-
-def _is_gone(entry: Savepoint) -> bool:
-    """Whether the store says so itself; one that cannot be asked may come back."""
-    try:
-        return not SavepointStore(entry.url).exists()
-    except (UserError, StoreUnavailable):
-        return False
+def _refused(entry: Savepoint, error: UserError) -> UserError:
+    what = "let the job read it; or delete it, and let the job see that it is gone"
+    if isinstance(error, NoSuchBucket):
+        what = "it counts as deleted once that has been so for an hour"
+    kind = NewerFormat if isinstance(error, NewerFormat) else StoreDenied
+    return kind(f"savepoint cannot be read: path={entry.url}: {error}; {what}")
 
 
 class ClaimedSavepoints:
@@ -124,6 +199,8 @@ def _superseded(entries: Sequence[Entry], retain: int) -> list[tuple[str, str]]:
         match entry:
             case Run(claimed=str(digest), restored_from=str(url)) if digest:
                 claimed[url] = (digest, 0)
+            case Run(explicit=True, restored_from=str(url)) if url in claimed:
+                del claimed[url]  # a person chose it anew, and lets it be
             case Run(restored_from=str(url)) if url in claimed:
                 # A run without a checkpoint began there again.
                 claimed[url] = (claimed[url][0], 0)

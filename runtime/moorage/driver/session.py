@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 )
 
 from moorage.api.graph import JobGraph
-from moorage.class_archive import sharing_options
+from moorage.class_archive import quoted, sharing_options
 from moorage.driver.environment import SparkNotStarted
 from moorage.driver.java import java_home
 from moorage.driver.settings import JobSettings
@@ -171,9 +171,9 @@ def _local_conf(settings: JobSettings, scratch: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": " ".join(
             [
                 *java_options(settings.spark_conf.get("spark.driver.extraJavaOptions", "")),
-                f"-Dlog4j2.configurationFile={log4j}",
-                f"-Dmoorage.log={scratch / 'spark.log'}",
-                f"-Djava.io.tmpdir={scratch / 'tmp'}",
+                quoted(f"-Dlog4j2.configurationFile={log4j}"),
+                quoted(f"-Dmoorage.log={scratch / 'spark.log'}"),
+                quoted(f"-Djava.io.tmpdir={scratch / 'tmp'}"),
                 "-XX:-UsePerfData",
             ]
         ),

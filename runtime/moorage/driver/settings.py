@@ -14,6 +14,7 @@ from pathlib import Path
 
 from moorage.driver.types import Orders
 from moorage_api import StatefulSparkJob
+from moorage_api.driver import ORDER_BY_SPEC
 from moorage_api.state import DEFAULT_BACKEND, S3, for_every_job
 from moorage_state.coordinator import CheckpointRetentionPolicy
 from moorage_state.errors import IllegalConfigurationError, UserError
@@ -46,7 +47,8 @@ class RestorePolicy:
     """What a start begins from.
 
     Attributes:
-        path: for "Path": `chk-<id>`, or its path or URL in the checkpoint directory.
+        path: for "Path": `chk-<id>`, or its path or URL in the checkpoint directory; for "Latest":
+            the newest checkpoint that an operator has heard of, or empty.
         nonce: the manifest's restore nonce; a choice counts once per nonce.
         explicit: asked for on the command line: it counts now, whatever the nonce.
         max_fallback_age: how much older a checkpoint may be that takes a damaged one's place.
@@ -253,7 +255,8 @@ def _address(url: str, s3: S3, job_dir: Path) -> str:
     if not url.startswith("file://"):
         return store_url(url, s3.endpoint, s3.region, path_style=s3.path_style)
     path = url.removeprefix("file://")
-    return f"file://{os.path.normpath(job_dir.resolve() / path)}"
+    # Quoted as far as it would be read as another path: a manifest has no % itself.
+    return f"file://{os.path.normpath(job_dir.resolve() / path)}".replace("%", "%25")
 
 
 def _restore_policy(
@@ -263,7 +266,7 @@ def _restore_policy(
     age = spec.max_fallback_age.timedelta
     policy = RestorePolicy(
         mode=spec.mode,
-        path=spec.path,
+        path=spec.path if spec.mode == "Path" else "",
         nonce=spec.nonce,
         max_fallback_age=age if age.total_seconds() > 0 else None,
         allow_non_restored=spec.allow_non_restored_state,
@@ -273,13 +276,16 @@ def _restore_policy(
         uid_mapping=dict(spec.uid_mapping),
     )
     if asked is not None:
-        return replace(policy, mode="Path", path=asked, explicit=True)
+        claim = policy.claim and asked == policy.path
+        return replace(policy, mode="Path", path=asked, explicit=True, claim=claim)
     if orders is None:
         return policy
     # A stateless upgrade says in the manifest that state may go.
     loss = policy.acknowledge_state_loss or job.spec.upgrade.mode == "Stateless"
     return replace(
         policy,
+        # What the operator stopped the job with, or goes back to, is not what spec.restore claims.
+        claim=policy.claim and orders.order_id.startswith(ORDER_BY_SPEC),
         mode=orders.mode,
         path=orders.path,
         digest=orders.digest,

@@ -98,7 +98,7 @@ class Standby:
 
         Raises as `output.check_sinks`.
         """
-        check_sinks_beside(graph, self.lineage, self.choose(), self.choose)
+        check_sinks_beside(graph, self.lineage, self.look()[1], self.choose(), self.choose)
 
     def log(self) -> LogWriter:
         """A log in memory, of the job's lineage; its fence is 1, see `FIRST_RUN`."""

@@ -6,6 +6,7 @@ lock, so that a boundary is a boundary. Called by `run_job`, once per run token.
 """
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -194,6 +195,8 @@ class StreamRun:
             self._end_query()
             self._checkpointer.abandon(job_ends=job_ends)
             self._handler.hand_back(job_ends=job_ends)
+            # The next run lays a log of its own; that of many files is large.
+            shutil.rmtree(self._spark_dir, ignore_errors=True)
         self._handler.let_go()
         return outcome
 

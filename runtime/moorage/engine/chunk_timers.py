@@ -20,6 +20,7 @@ from moorage_state.keyed.many_timers import (
     are_packed,
     entry_parts,
     stored_timers,
+    timer_entries,
     unpack_timers,
 )
 from moorage_state.keyed.scanning import pages
@@ -43,12 +44,17 @@ class _Timers:
     Attributes:
         firsts: the earliest of each domain.
         few: whether they are few enough to be shared.
+        entries: whether they are of one key, which has an entry for each stored, even if packed
+            they would fit.
     """
 
-    __slots__ = ("few", "firsts", "times")
+    __slots__ = ("entries", "few", "firsts", "times")
 
-    def __init__(self, times: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    def __init__(
+        self, times: tuple[tuple[int, ...], tuple[int, ...]], *, entries: bool = False
+    ) -> None:
         self.times = times
+        self.entries = entries
         event, processing = times
         self.few = len(event) + len(processing) <= _FEW
         self.firsts = (event[0] if event else _NEVER, processing[0] if processing else _NEVER)
@@ -82,7 +88,7 @@ class ChunkTimers:
 
     Attributes:
         earliest: the earliest processing time that a key, among those changed, was left with.
-        changed: whether timers of the chunk were set.
+        changed: whether timers of the chunk, or of its first key in the one before, were set.
         ignored: how many were set of which nothing comes, as nothing comes after.
     """
 
@@ -112,8 +118,9 @@ class ChunkTimers:
         seen = (self._shared, self._read, self._with, self._writes)
         if max(len(known) for known in seen) > _MOST_SEEN:
             self._shared, self._read, self._with, self._writes = {}, {}, {}, {}
-        self.changed = False
         self._first = self._waiting if runs_on else None
+        # What the chunk before left of the first one may be due: no more than its last key waited.
+        self.changed = self._first is not None
         if self._first is not None:
             self._now[0] = self._first.now
             self._held[0] = set(self._first.held)
@@ -271,7 +278,8 @@ class ChunkTimers:
                 if rest := key[len(cell) :]:
                     domain, time_ms = entry_parts(rest)
                     found[domain].append(time_ms)
-        return self._of(*found)
+        # Never shared: others that have the same ones have them packed.
+        return _Timers((tuple(found[0]), tuple(found[1])), entries=True)
 
     def _of(self, event: Iterable[int], processing: Iterable[int]) -> _Timers:
         times = tuple(event), tuple(processing)
@@ -331,7 +339,8 @@ class ChunkTimers:
 
 def _writes_of(before: _Timers, after: _Timers) -> _Writes:
     # In one order in every process: attempts at an epoch stage the same bytes.
-    old = dict(stored_timers(*map(list, before.times))) if any(before.times) else {}
+    form = timer_entries if before.entries else stored_timers
+    old = dict(form(*map(list, before.times))) if any(before.times) else {}
     new = dict(stored_timers(*map(list, after.times))) if any(after.times) else {}
     cells: list[tuple[bytes, bytes | None]] = [(r, None) for r in sorted(old.keys() - new.keys())]
     cells += [(rest, value) for rest, value in new.items() if old.get(rest) != value]

@@ -57,6 +57,8 @@ T = TypeVar("T")
 
 _NOTHING = Version(0, "")
 _NOWHERE = -1
+_ELSEWHERE = 0
+"""Stands for what a run was restored from where that is of another store, such as a savepoint."""
 _AHEAD = 0
 """Stands for a checkpoint where servers upload what none has asked for."""
 _CONNECTING = 16
@@ -161,6 +163,10 @@ class _Range:
     initial_epoch: int = 0
     committed: list[Version] = field(default_factory=list)
     version: Version = _NOTHING
+    # The checkpoints whose files it may read, where they need not be here; and the last one that
+    # was taken before it was opened: what it is told of that is of another database.
+    reads: frozenset[int] = frozenset()
+    taken: int = 0
 
 
 class RangeFleet:
@@ -204,6 +210,7 @@ class RangeFleet:
         self.max_parallelism = max_parallelism
         self._max_state_size = max_state_size
         self._run = ""
+        self._taken = 0
         self._logs = False
         self.places: RangePlaces | None = None
         self._clients: dict[int, ServerConnection] = {}
@@ -256,6 +263,8 @@ class RangeFleet:
             item.initial_epoch = epoch
             item.committed = []
             item.version = Version(epoch, "")
+            item.reads = frozenset()
+            self._begins(item)
         opened = self._each(self._open_call, self._ranges.values())
         self.places = self._published()
         return opened
@@ -285,8 +294,34 @@ class RangeFleet:
             for item in self._ranges.values()
             if (item.spec.uid, item.spec.start, item.server) not in well
         ]
+        for item in lost:
+            self._begins(item)
         self._each(self._open_call, lost)
         return restarted
+
+    def _begins(self, item: _Range) -> None:
+        """A range is about to be opened from its base, if it is not open after all."""
+        item.taken = self._taken
+        if item.base is not None:
+            own = self._base_url == self._store_url
+            item.reads |= {item.base.checkpoint_id if own else _ELSEWHERE}
+
+    @property
+    def reads_from(self) -> frozenset[int]:
+        """The checkpoints whose files ranges may still read; for any thread."""
+        return self._read - {_ELSEWHERE}
+
+    @property
+    def reads_elsewhere(self) -> bool:
+        """Whether ranges may still read what they were restored from, of another store.
+
+        For any thread.
+        """
+        return _ELSEWHERE in self._read
+
+    @property
+    def _read(self) -> frozenset[int]:
+        return frozenset().union(*(item.reads for item in list(self._ranges.values())))
 
     def leased(self, uid: str) -> LeasedRanges:
         """The ranges of an operator, by subtask, at their committed versions."""
@@ -321,6 +356,7 @@ class RangeFleet:
             way: see `RangeApi.snapshot`, and for `base_id`.
         """
         self._logs = self._logs or way != COPY
+        self._taken = checkpoint_id
         results = self._each(
             lambda r: Call("snapshot", (checkpoint_id, r.version, way, base_id), self._lease(r)),
             self._ranges.values(),
@@ -338,7 +374,8 @@ class RangeFleet:
         """
         run, ranges = self._run, self._ranges.values()
         # What parts list, servers read and weigh themselves.
-        whole = [h for some in base.values() for h in some if isinstance(h, RangeHandle)]
+        handles = (h for some in base.values() for h in some if isinstance(h, RangeHandle))
+        whole = (file for handle in handles for file in handle.files)
         worn = worn_packs(whole, MOST_SMALL_PACKS * len({item.server for item in ranges}))
         by_server: dict[int, list[UploadRequest]] = {}
         parts: dict[int, dict[PartRef, None]] = {}
@@ -468,7 +505,12 @@ class RangeFleet:
             )
             item.committed = [v for v in item.committed if v.epoch > epoch]
         self._base_url = self._store_url
-        self._ask(Call("notify_complete", (checkpoint_id, self._run)))
+        told = self._ask(Call("notify_complete", (checkpoint_id, self._run)))
+        for item in self._ranges.values():
+            if checkpoint_id > item.taken:
+                # One that does not answer may hear of it all the same, at any time.
+                before: frozenset[int] = frozenset() if item.server in told else item.reads
+                item.reads = before | {checkpoint_id}
 
     def aborted(self, checkpoint_id: int) -> None:
         """A checkpoint failed: its uploads end, and its local copies can go."""

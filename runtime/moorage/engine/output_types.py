@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from moorage.api.functions import OutputTag, undeclared
+from moorage_state.columnar.arrow import widened
 from moorage_state.errors import UserError
 
 # Arrow cuts 1.5 to 1 for a column of integers, takes a number for a timestamp and forgets unknown
@@ -41,7 +42,8 @@ _PLAIN = {32: pa.int32(), 64: pa.int64()}
 
 def misfit(field: pa.Field, values: Sequence[Any]) -> str:
     """Why `values` are not of the declared `field`; empty when they are, as far as types tell."""
-    if not field.nullable and None in values:
+    # By type: an array is equal to None element by element, and has no truth.
+    if not field.nullable and type(None) in map(type, values):
         return "it is declared not null, and there is a null"
     return _of_kind(field.type, values)
 
@@ -129,7 +131,9 @@ def fitted(made: Any, schema: pa.Schema, place: str) -> Iterator[pa.RecordBatch]
 
 def _fitted(column: pa.ChunkedArray, field: pa.Field, place: str) -> pa.ChunkedArray:
     try:
-        return column if column.type == field.type else column.cast(field.type)
+        if not field.nullable and column.null_count:
+            raise pa.ArrowInvalid("it is declared not null, and there is a null")
+        return column if column.type == field.type else widened(column, field.type)
     except pa.ArrowException as error:
         raise UserError(
             f"an output column does not fit: {place} column={field.name} "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from typing import Any, Protocol
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
@@ -143,61 +143,78 @@ def _age(executor_id: str) -> tuple[int, str]:
     return (int(executor_id), "") if executor_id.isdigit() else (-1, executor_id)
 
 
-def executors(context: SparkContext) -> list[LiveExecutor]:
-    """Return the executors that can take tasks now, sorted by id; empty in local mode."""
-    scala_context: Any = context._jsc.sc()
-    if scala_context.isLocal():
-        return []
-    registered = scala_context.getExecutorIds()
-    summaries = scala_context.statusStore().executorList(True)
-    found = []
-    for index in range(summaries.size()):
-        summary = summaries.apply(index)
-        # Excluded are those that failed too often. One that has just registered may be missing for
-        # some milliseconds; then it is listed, and its cores and its address each come with an
-        # event of their own.
-        cores, address = int(summary.totalCores()), str(summary.hostPort() or "")
-        if not (cores and address) or not registered.contains(summary.id()):
-            continue
-        if not summary.isExcluded():
-            found.append(LiveExecutor(str(summary.id()), address.rpartition(":")[0], cores))
-    return sorted(found, key=lambda executor: _age(executor.id))
-
-
 class ExecutorWatch:
     """The executors that can take tasks, read anew where there are others than before.
 
     For any thread. Asking Spark about one executor takes several calls into the JVM, and who they
-    are a single one.
+    are two. One whose connection has ended is no executor any more: it ends by itself, and Spark
+    gives it no task; but it is listed until somebody says why it went, seconds later on Kubernetes.
     """
 
     def __init__(self, context: SparkContext) -> None:
-        self._context = context
-        self._local = bool(context._jsc.sc().isLocal())
+        self._scala: Any = context._jsc.sc()
+        self._local = bool(self._scala.isLocal())
         # Of an executor that is excluded and then is not, the ids tell nothing.
         self._changes_unseen = any(
             name.startswith(_EXCLUDING) and value == "true"
             for name, value in context.getConf().getAll()
         )
         self._known: tuple[frozenset[str], list[LiveExecutor]] | None = None
+        self._ended: Any = None if self._local else _ended_ones(self._scala)
 
     def ids(self) -> frozenset[str]:
-        """Of all that are registered; none in local mode."""
+        """Of all that are connected; none in local mode."""
         if self._local:
             return frozenset()
-        found = str(self._context._jsc.sc().getExecutorIds().mkString(","))
-        return frozenset(found.split(",")) if found else frozenset()
+        found = frozenset(filter(None, str(self._scala.getExecutorIds().mkString(",")).split(",")))
+        return found - self.disconnected()
 
     def live(self) -> list[LiveExecutor]:
-        """See `executors`."""
+        """Those that can take tasks now, sorted by id; none in local mode."""
         ids, known = self.ids(), self._known
         if known is not None and known[0] == ids:
             return known[1]
-        found = executors(self._context)
+        found = self._listed(ids)
         # Until all that registered are listed, and none besides, the list may change as it is.
         listed = {executor.id for executor in found} == ids
         self._known = (ids, found) if listed and not self._changes_unseen else None
         return found
+
+    def disconnected(self) -> frozenset[str]:
+        """Of those that are gone and of which Spark has not heard yet why."""
+        if self._ended is None or self._ended.isEmpty():
+            return frozenset()
+        try:
+            return frozenset(str(self._ended.mkString(",")).split(","))
+        except Py4JJavaError:  # it was changed meanwhile; the next look sees it
+            return frozenset()
+
+    def _listed(self, ids: frozenset[str]) -> list[LiveExecutor]:
+        if not ids:
+            return []
+        summaries = self._scala.statusStore().executorList(True)
+        found = []
+        for index in range(summaries.size()):
+            summary = summaries.apply(index)
+            # Excluded are those that failed too often. One that has just registered may be missing
+            # for some milliseconds; then it is listed, and its cores and its address each come with
+            # an event of their own.
+            cores, address = int(summary.totalCores()), str(summary.hostPort() or "")
+            if not (cores and address) or str(summary.id()) not in ids:
+                continue
+            if not summary.isExcluded():
+                host = address.rpartition(":")[0]
+                found.append(LiveExecutor(str(summary.id()), host, cores))
+        return sorted(found, key=lambda executor: _age(executor.id))
+
+
+def _ended_ones(scala_context: Any) -> Any:
+    """The set of executors without a connection that Spark keeps; None where it keeps none."""
+    try:
+        return scala_context.schedulerBackend().executorsPendingLossReason()
+    except Py4JError as error:
+        _log.warning("executors.connections-unknown: %s", str(error)[:256])
+        return None
 
 
 class LocalPlacement:

@@ -53,7 +53,7 @@ from moorage.engine.subtask_plan import NEVER, UNKNOWN, SubtaskPlan
 from moorage.engine.task_failures import SubtaskFailure, failure_in
 from moorage.engine.timers import Firing, FiringAtTheEnd, NothingStored
 from moorage.engine.vectorized_loop import VectorizedLoop
-from moorage_state.errors import UserError
+from moorage_state.errors import MoorageError, UserError
 from moorage_state.keyed import KeyedStateStore, KeyTimers
 from moorage_state.keygroups import range_of
 
@@ -403,7 +403,10 @@ def stage_rows(
     schema: pa.Schema,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Stage a partition of rows for a sink and acknowledge it."""
+    """Stage a partition of rows for a sink and acknowledge it.
+
+    Raises SubtaskFailure: with the code that tells the driver what to do.
+    """
     writer = sink.open_writer(StageId(lineage, run, epoch, uid, uuid4().int % 100_000), schema)
     rows, began, began_ms, waits = 0, time.monotonic(), wall_ms(), _Waits(batches)
     try:
@@ -411,8 +414,13 @@ def stage_rows(
             writer.write(batch.cast(schema))
             rows += batch.num_rows
         staged = {uid: items} if (items := writer.finish()) else {}
-    except BaseException:
-        writer.abort()
+    except BaseException as error:
+        try:
+            writer.abort()
+        except Exception:  # noqa: BLE001 - the first failure is what the driver must hear of
+            _log.exception("cleaning up after a failure failed too: sink=%s", uid)
+        if isinstance(error, MoorageError):
+            raise SubtaskFailure(error.code, str(error)) from error
         raise
     seconds = time.monotonic() - began
     ack = Ack(

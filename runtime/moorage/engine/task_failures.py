@@ -96,6 +96,13 @@ class UserFunctionError(UserError):
     code = "user_function"
 
 
+class RunRefused(UserFunctionError):
+    """What the job met when it ran is wrong, and not its code: rows, or what lies in a directory.
+
+    It is the job's failure, and not the manifest's; but no reason to delete state.
+    """
+
+
 class SourceOffsetsLost(UserError):
     """The source no longer has what the job must read next; another start would end alike."""
 

@@ -65,7 +65,7 @@ def planned(
 ) -> tuple[list[Slice], list[str]]:
     """The slices of an epoch, and what cannot be read any more, in words.
 
-    A partition that `start` does not know is new and read from its first record.
+    A partition that `start` does not know is read from offset 0.
     """
     slices, lost = [], []
     for (topic, partition), until in sorted(end.items()):

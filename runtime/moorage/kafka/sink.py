@@ -6,6 +6,7 @@ covers them is complete; then the driver publishes them. What was published is i
 after it; a start makes the second agree with the first.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from moorage.kafka.client import check_client
 from moorage.kafka.options import client_config
 from moorage.kafka.transactions import OURS, Transactions, producer_config, transactional_id
 from moorage.sinks.file_names import run_age
-from moorage_state.errors import Bug, UserError
+from moorage_state.errors import Bug, Retryable, UserError
 
 __all__ = ["KafkaSink"]
 
@@ -116,7 +117,9 @@ class KafkaSink(ForeachCheckpoint):
     def restore(self, point: SinkRestore) -> list[str]:
         """Shut out older drivers, believe what Kafka says was published, then as any sink.
 
-        Raises Fenced where a later driver has published.
+        Raises:
+            Fenced: a later driver has published.
+            Retryable: it cannot be told whether Kafka has rows that the point covers.
         """
         if self._transactions is not None:
             self._transactions.close()
@@ -126,9 +129,18 @@ class KafkaSink(ForeachCheckpoint):
         self._transactions = Transactions(self._config, name, self._ledger_topic, fence)
         ledger = self._transactions.ledger
         # A driver that ended between the transaction and its record.
-        if ledger is not None and ledger.checkpoint not in self._handed(point.lineage):
+        handed = self._handed(point.lineage)
+        if ledger is not None and ledger.checkpoint not in handed:
             files = _files_of(point, ledger.checkpoint)
-            self._record(CheckpointInfo(point.lineage, ledger.checkpoint), files)
+            if files is None and _may_share(point, ledger.checkpoint, handed):
+                raise Retryable(
+                    f"kafka has the output of a checkpoint that cannot be read, and rows that the "
+                    f"restore point covers may be among it: sink={self._uid} "
+                    f"published=chk-{ledger.checkpoint} restore_point={point.history[-1]}; see "
+                    f"which manifest the driver could not read, and put it back, or restore a "
+                    f"checkpoint that was published before"
+                )
+            self._record(CheckpointInfo(point.lineage, ledger.checkpoint), files or [])
         return super().restore(point)
 
     def _publish_rows(self, tables: Any, info: CheckpointInfo) -> None:
@@ -137,13 +149,24 @@ class KafkaSink(ForeachCheckpoint):
         self._transactions.publish(info.checkpoint_id, tables, self.topic)
 
 
-def _files_of(point: SinkRestore, checkpoint_id: int) -> list[str]:
-    """What a checkpoint covers, if it can still be restored."""
+def _files_of(point: SinkRestore, checkpoint_id: int) -> list[str] | None:
+    """What a checkpoint covers, if it can still be restored; None where that is not known."""
     own = LiveOutput(point.history, point.committables)
     for output in (own, *(point.live or ())):
         if output.history and output.history[-1] == checkpoint_id:
             return [item["file"] for item in output.committables]
-    return []
+    return None if point.live is None else []
+
+
+def _may_share(point: SinkRestore, published: int, handed: Mapping[int, Sequence[str]]) -> bool:
+    """Whether rows are to be published that may be among those of a checkpoint beside the point.
+
+    A savepoint covers what the next checkpoint covers, too.
+    """
+    if published in point.history or not point.history or point.history[-1] in handed:
+        return False
+    known = {file for files in handed.values() for file in files}
+    return any(item["file"] not in known for item in point.committables)
 
 
 def _not_bound(_tables: Any, info: CheckpointInfo) -> None:

@@ -150,6 +150,12 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
         self._make_brokers = brokers
         self._connected: Brokers | None = None
         self._final: Offsets | None = None
+        # Where each partition that this query has seen stood last, and which of them are missed:
+        # those are told, and not waited for again.
+        self._known: Offsets = {}
+        self._missed: set[Partition] = set()
+        # Whether all that the options name was looked for; a topic may go later.
+        self._begun = False
 
     def __getstate__(self) -> dict[str, object]:
         """Tasks read; they ask nothing."""
@@ -160,19 +166,24 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
     def initialOffset(self) -> OffsetJson:  # noqa: N802 - Spark's
         """Where a stream begins that no checkpoint has an offset for."""
         brokers, starting = self._brokers, self._options.starting
-        partitions = self._partitions(lambda found: bool(found or self._options.pattern))
-        if not partitions and not self._options.pattern:
+        partitions = self._partitions(lambda found: not self._lacking(found))
+        if lacking := self._lacking(partitions):
             # Not a topic that comes later: a name that is wrong would wait for ever, in silence.
-            raise SourceFailure(
-                UserError.code,
-                f"no partition of these topics is there: topics={list(self._options.topics)}; "
-                f"create them, or mend subscribe or assign",
-            )
+            raise self._misnamed(lacking)
+        self._begun = True
         if isinstance(starting, int):
             at = {EARLIEST: brokers.earliest, LATEST: brokers.latest}[starting](partitions)
         else:
             at = self._given(starting, partitions)
+        self._known = at | self._known  # Spark 4.1 asks for the end of an epoch first
         return as_json(at)
+
+    def _misnamed(self, lacking: list[str]) -> SourceFailure:
+        return SourceFailure(
+            UserError.code,
+            f"no partition of these is there: missing={lacking} "
+            f"topics={list(self._options.topics)}; create them, or mend subscribe or assign",
+        )
 
     def _given(self, starting: dict[str, dict[int, int]], partitions: set[Partition]) -> Offsets:
         given = {(t, p): offset for t, each in starting.items() for p, offset in each.items()}
@@ -206,20 +217,21 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
         latest = self._latest(begin)
         if limit is None or not isinstance(limit, ReadMaxRows):
             return as_json(latest)
-        return as_json(dealt(begin, latest, limit.max_rows))
+        return as_json(dealt(self._from_first(begin, latest), latest, limit.max_rows))
 
     def reportLatestOffset(self) -> OffsetJson | None:  # noqa: N802 - Spark's
         """How far the topics go, for the query's progress."""
-        return as_json(self._latest({}))
+        return as_json(self._final or self._brokers.latest(self._brokers.partitions()))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """From now on the stream ends where the topics end now."""
-        brokers = self._brokers
-        self._final = brokers.latest(brokers.partitions())
+        found = self._partitions(lambda found: self._whole(self._known, found))
+        self._known = self._final = self._brokers.latest(found)
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
         """One slice for each partition with records."""
-        slices, lost = planned(from_json(start), from_json(end))
+        until = from_json(end)
+        slices, lost = planned(self._from_first(from_json(start), until), until)
         self._tell(lost)
         return [_Slice(one) for one in slices]
 
@@ -238,13 +250,57 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
         return self._connected
 
     def _latest(self, begin: Offsets) -> Offsets:
-        """The ends of all partitions; one that is gone is told, and left out where that is well."""
-        if self._final is not None:
+        """The ends of all partitions; one that is gone is told.
+
+        Where that is well, it stays where it is for as long as the query runs: without its place it
+        would be new, and read once more, should it come back. One that this query has never seen is
+        left out, so that what is deleted is out of the checkpoints after another start.
+        """
+        known = begin or self._known  # Spark 4.1 gives no start
+        if self._begun and self._final is not None and known.keys() <= self._final.keys():
             return self._final
-        found = self._partitions(begin.keys().__le__)
+        found = self._partitions(lambda found: self._whole(known, found))
+        if not self._begun:
+            self._begun = True
+            if begin:
+                self._check_added(self._lacking(found | begin.keys()))
         if self._options.fail_on_data_loss:
-            self._tell(gone(begin, found))
-        return self._brokers.latest(found)
+            self._tell(gone(known, found))
+        kept = {at: known[at] for at in known.keys() & self._known.keys() - found}
+        self._tell(gone(kept, self._missed))
+        self._missed = set(kept)
+        self._known = kept | self._brokers.latest(found)
+        if self._final is None:
+            return self._known
+        # What was missing when a bounded run began ends where it ends now.
+        late = {at: self._known[at] for at in known.keys() & self._known.keys()}
+        self._final = late | self._final
+        return self._final
+
+    def _check_added(self, lacking: list[str]) -> None:
+        """What an upgrade names beside a checkpoint is there, as in a new stream."""
+        if lacking and self._options.fail_on_data_loss:
+            raise self._misnamed(lacking)
+        for one in lacking:  # deleted, it may be, and let go of at an earlier start
+            _log.warning("kafka_data_loss: nothing of %s is there", one)
+
+    def _from_first(self, begin: Offsets, end: Offsets) -> Offsets:
+        """Where an epoch begins: in a partition that is new, at the first record it has left."""
+        first = self._brokers.earliest(end.keys() - begin.keys())
+        # If that is behind the end by now, the next epoch finds what is lost.
+        return {at: min(offset, end[at]) for at, offset in first.items()} | begin
+
+    def _whole(self, known: Offsets, found: set[Partition]) -> bool:
+        """Whether all that is known is there, and at first all that is named."""
+        there = known.keys() - self._missed <= found
+        return there and (self._begun or not self._lacking(found | known.keys()))
+
+    def _lacking(self, found: set[Partition]) -> list[str]:
+        """What the options name that is not there: topics, or partitions of `assign`."""
+        named = {(t, p) for t, each in self._options.assigned.items() for p in each}
+        if named:
+            return [f"{topic}-{partition}" for topic, partition in sorted(named - found)]
+        return sorted(set(self._options.topics) - {topic for topic, _ in found})
 
     def _partitions(self, whole: Callable[[set[Partition]], bool]) -> set[Partition]:
         """All partitions; asked for again, for a while, as long as some are missing."""

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from moorage.offline.state_queries import whole_name
 from moorage.offline.value_text import json_value, show_value
 from moorage.state.reader import select, selected_rows
-from moorage.state.snapshot_path import Found
+from moorage.state.snapshot_path import Found, unless_retired
 from moorage_state.canonical import LAST_ACCESS, FileMeta, namespace_columns, schema_of
 from moorage_state.canonical.file_schema import key_columns
 from moorage_state.errors import LocalDiskError, UserError
@@ -57,7 +57,8 @@ def export(
         progress: called with how many more ranges were written, and how many there are.
 
     Raises:
-        UserError: no such state, another ending, or the file is there.
+        UserError: no such state, another ending, or the file is there; or the checkpoint was
+            retired meanwhile.
         LocalDiskError: the file cannot be written; nothing of it is left.
         CorruptState, StoreUnavailable: see `moorage.state.read`; nothing of it is left.
     """
@@ -70,7 +71,8 @@ def export(
         raise _taken(target)
     selection = select(found.snapshot, uid, state)
     rows = 0
-    with _placed(target, force=force) as partial:
+    kept = unless_retired(found.store, found.checkpoint)
+    with kept, _placed(target, force=force) as partial:
         with _writer(partial, target, selection.meta) as writer:
             for handle in selection.handles:
                 for batch in selected_rows(selection, handle):

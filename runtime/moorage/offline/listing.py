@@ -12,11 +12,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from moorage.driver.views import CheckpointTimes
 from moorage.offline.lookup import SnapshotDirectories, has_log
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.snapshots import (
     Checkpoint,
     CheckpointStore,
+    Compacted,
     Entry,
     LineageLog,
     Manifest,
@@ -121,7 +123,7 @@ class CheckpointRow:
             checkpoint before it in the list does not have, None if there is none to compare with.
         own_bytes: of the objects under `chk-<id>/`.
         problem: why the manifest cannot be read; or empty.
-        times: how long its steps took, as the driver wrote it; None where it did not.
+        times: how long its steps took; None where the driver did not write it, or in another way.
     """
 
     id: int
@@ -137,7 +139,7 @@ class CheckpointRow:
     fence: int | None
     run: int | None
     problem: str = ""
-    times: Mapping[str, Any] | None = None
+    times: CheckpointTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +210,7 @@ def list_snapshots(
     store = open_store(directories.checkpoints)
     warnings: list[str] = []
     notes: list[str] = []
-    lineage = read_lineage(store) if has_log(store) else None
-    rows = _checkpoint_rows(lineage, now, gone=history) if lineage is not None else []
+    lineage, rows = _checkpoints(store, now, gone=history) if has_log(store) else (None, [])
     where = directories.savepoints
     if where is None and lineage is None:
         where = directories.checkpoints
@@ -247,6 +248,18 @@ def _nothing(store: ObjectStore) -> str:
     )
 
 
+def _checkpoints(
+    store: ObjectStore, now: datetime, *, gone: bool
+) -> tuple[Lineage, list[CheckpointRow]]:
+    lineage = read_lineage(store)
+    rows = _checkpoint_rows(lineage, now, gone=gone)
+    damaged = {row.id for row in rows if row.problem}
+    # A running job may have retired a checkpoint meanwhile: that is no damage.
+    if damaged and damaged - {one.checkpoint_id for one in retained(read_lineage(store).entries)}:
+        return _checkpoints(store, now, gone=gone)
+    return lineage, rows
+
+
 def _checkpoint_rows(lineage: Lineage, now: datetime, *, gone: bool) -> list[CheckpointRow]:
     entries = {e.checkpoint_id: e for e in lineage.entries if isinstance(e, Checkpoint)}
     ids = [one for one, standing in lineage.standings.items() if gone or standing != "gone"]
@@ -265,19 +278,18 @@ def _checkpoint_rows(lineage: Lineage, now: datetime, *, gone: bool) -> list[Che
 
 
 def _new_bytes(manifest: Manifest, before: Manifest | None, *, is_first: bool) -> int | None:
-    if (uploaded := _uploaded(manifest)) is not None:
-        return uploaded
+    if (times := _times(manifest)) is not None:
+        return sum(server.bytes_written for server in times.servers)
     if before is None and not is_first:
         return None
     old = slices_of(before) if before is not None else {}
     return sum(size for at, size in slices_of(manifest).items() if at not in old)
 
 
-def _uploaded(manifest: Manifest) -> int | None:
-    times: Any = manifest.extra.get("times")
+def _times(manifest: Manifest) -> CheckpointTimes | None:
     try:
-        return sum(int(server["bytes_written"]) for server in times["servers"])
-    except (TypeError, KeyError, ValueError):
+        return msgspec.convert(manifest.extra.get("times"), CheckpointTimes)
+    except msgspec.ValidationError:
         return None  # an earlier release wrote it, or a later one
 
 
@@ -317,7 +329,7 @@ def _row(
         fence=entry.fence if entry else None,
         run=entry.run if entry else None,
         problem=problem,
-        times=manifest.extra.get("times") if manifest else None,
+        times=_times(manifest) if manifest else None,
     )
 
 
@@ -396,6 +408,9 @@ def _history(lineage: Lineage) -> list[HistoryRow]:
 def _kind_and_fields(entry: Entry) -> tuple[str, dict[str, Any]]:
     if isinstance(entry, Unknown):
         return entry.kind, entry.fields
+    if isinstance(entry, Compacted):
+        # The entries that it still has are rows of their own.
+        return "compacted", {"fence": entry.fence, "base": entry.base, "cleared": entry.cleared}
     fields = msgspec.to_builtins(entry)
     return fields.pop("kind"), fields
 

@@ -32,7 +32,8 @@ class SnapshotDirectories:
 
 def names_manifest(text: str) -> bool:
     """Whether it is a manifest's path and no directory's; a job file in its place is told so."""
-    return "://" not in text and text.endswith((".yaml", ".yml", ".py"))
+    named = text.endswith((".yaml", ".yml", ".py"))
+    return "://" not in text and (named or os.path.isfile(text))  # noqa: PTH113  never raises
 
 
 def directories_of(text: str) -> SnapshotDirectories:

@@ -3,16 +3,19 @@
 It exists only when all of it is there: the directory is claimed first, the manifest comes last.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import unquote
 
-from moorage.state.snapshot_path import Found
+from moorage.state.snapshot_path import Found, unless_retired
 from moorage_state.errors import UserError
 from moorage_state.snapshots import SavepointStore, encode_manifest, manifest_digest
 from moorage_state.snapshots.savepoints import as_savepoint, bring
-from moorage_state.stores.addresses import address, parent_and_name, same_or_below
+from moorage_state.stores.addresses import (
+    address,
+    parent_and_name,
+    same_or_below,
+    without_links,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ def copy(
         progress: called from several threads with bytes that arrived and how many there are.
 
     Raises:
-        UserError: the target exists, is not empty, or lies where it must not.
+        UserError: the target exists, is not empty, or lies where it must not; or the checkpoint was
+            retired meanwhile.
         CorruptState: the source is damaged; names the object.
         StoreUnavailable: a store does not answer; the same command goes on where it stopped.
         LocalDiskError: the temporary directory is full.
@@ -50,7 +54,8 @@ def copy(
         savepoint.check_empty()
     # The claim says of which bytes it is: the same copy begun again goes on where it stopped.
     savepoint.begin(f"copy of {manifest_digest(encode_manifest(manifest.in_one))}")
-    resumed = bring(found.store, savepoint.store, pieces, progress)
+    with unless_retired(found.store, found.checkpoint):
+        resumed = bring(found.store, savepoint.store, pieces, progress)
     total = sum(piece.source.size for piece in pieces)
     if full:
         savepoint.verify(manifest, full=True)
@@ -64,17 +69,10 @@ def _check_target(found: Found, url: str) -> str:
     if split is None:
         raise UserError(f"not a directory for a copy: target={url}; name a new directory in it")
     for taken in (found.store.url, found.snapshot.path):
-        one, other = _real(url), _real(taken)
+        one, other = without_links(url), without_links(taken)
         if same_or_below(one, other) or same_or_below(other, one):
             raise UserError(
                 f"a copy needs a directory outside of what it copies: target={url} "
                 f"source={found.snapshot.path}; choose one beside {found.store.url}"
             )
     return split[1]
-
-
-def _real(url: str) -> str:
-    """The address of a local directory without symbolic links; others as they are."""
-    if not url.startswith("file://"):
-        return url
-    return f"file://{os.path.realpath(unquote(url.removeprefix('file://')))}"

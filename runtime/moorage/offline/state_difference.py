@@ -12,7 +12,7 @@ import pyarrow as pa
 from moorage.offline.difference import StateDifference
 from moorage.offline.state_queries import whole_name
 from moorage.state.reader import Selection, select, selected_rows
-from moorage.state.snapshot_path import Found
+from moorage.state.snapshot_path import Found, unless_retired
 from moorage_state.canonical import RowReader
 from moorage_state.errors import UserError
 from moorage_state.keylayout import prefix_of
@@ -25,7 +25,8 @@ def compare(before: Found, after: Found, name: str) -> StateDifference:
     """Compare one state, `UID/STATE`, by reading all of it on both sides.
 
     Raises:
-        UserError: one side does not have the state, or has it with other types.
+        UserError: one side does not have the state, or has it with other types; or its checkpoint
+            was retired meanwhile.
     """
     uid, state = whole_name(before, name)
     whole_name(after, name)
@@ -33,7 +34,7 @@ def compare(before: Found, after: Found, name: str) -> StateDifference:
     _check_comparable(*sides, name)
     added = removed = changed = same = 0
     # Side by side in the order of stored keys: memory does not grow with the state.
-    one, other = (_digests(side) for side in sides)
+    one, other = (_digests(*both) for both in zip((before, after), sides, strict=True))
     left, right = next(one, _END), next(other, _END)
     while left is not _END or right is not _END:
         if right is _END or (left is not _END and left[0] < right[0]):
@@ -61,15 +62,17 @@ def _check_comparable(one: Selection, other: Selection, name: str) -> None:
             )
 
 
-def _digests(side: Selection) -> Iterator[_Keyed]:
+def _digests(found: Found, side: Selection) -> Iterator[_Keyed]:
     """What stands for each key and what it has, in the order of stored keys."""
     entries_of = (_split(side, selected_rows(side, handle)) for handle in side.handles)
-    for prefix, entries in groupby(chain.from_iterable(entries_of), key=lambda entry: entry[0]):
-        digest = hashlib.sha256()
-        for _, rest, value in entries:
-            for part in (rest, value):
-                digest.update(len(part).to_bytes(8, "big") + part)
-        yield prefix, digest.digest()
+    grouped = groupby(chain.from_iterable(entries_of), key=lambda entry: entry[0])
+    with unless_retired(found.store, found.checkpoint):
+        for prefix, entries in grouped:
+            digest = hashlib.sha256()
+            for _, rest, value in entries:
+                for part in (rest, value):
+                    digest.update(len(part).to_bytes(8, "big") + part)
+            yield prefix, digest.digest()
 
 
 def _split(

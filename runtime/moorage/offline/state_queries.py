@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from moorage.offline.value_text import json_value, parse_key, parse_value
-from moorage.state.snapshot_path import Found
+from moorage.state.snapshot_path import Found, unless_retired
 from moorage_state.errors import UserError
 from moorage_state.snapshots import OperatorState
 from moorage_state.types import parse_type
@@ -111,7 +111,8 @@ def get(found: Found, name: str, key: str, map_key: str | None = None) -> KeySta
         map_key: only this entry of a map.
 
     Raises:
-        UserError: no such state; the key is not of its type; or it is no map.
+        UserError: no such state; the key is not of its type; it is no map; or the checkpoint was
+            retired meanwhile.
     """
     # Here, and not above: listing states needs neither RocksDB nor Arrow.
     from moorage.state.reader import select, selected_rows
@@ -128,13 +129,14 @@ def get(found: Found, name: str, key: str, map_key: str | None = None) -> KeySta
     if map_key is not None and meta.key_type is None:
         raise UserError(f"state is no map: state={name} kind={meta.kind}; leave --map-key out")
     wanted = None if map_key is None else parse_value(meta.key_type or "", map_key, "map key")
-    rows = [
-        row
-        for handle in selection.handles
-        for batch in selected_rows(selection, handle)
-        for row in batch.to_pylist()
-        if map_key is None or row["map_key"] == wanted
-    ]
+    with unless_retired(found.store, found.checkpoint):
+        rows = [
+            row
+            for handle in selection.handles
+            for batch in selected_rows(selection, handle)
+            for row in batch.to_pylist()
+            if map_key is None or row["map_key"] == wanted
+        ]
     kinds = [parse_type(ddl) for ddl in types]
     shown = [json_value(kind, part) for kind, part in zip(kinds, parsed_key, strict=True)]
     group = selection.ranges[0][0]
@@ -160,7 +162,8 @@ def count(
     names = [state] if state else [row.state for row in _rows(uid, operator)]
     tallies = {one: _Tally() for one in names}
     for handle in operator.subtasks:
-        _count_range(found, handle, tallies)
+        with unless_retired(found.store, found.checkpoint):
+            _count_range(found, handle, tallies)
         progress(1, len(operator.subtasks))
     return [tallies[one].result(uid, one, by_group=by_group) for one in names]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from moorage.offline.lookup import directories_of, find, has_log
-from moorage.state.snapshot_path import Found
+from moorage.state.snapshot_path import Found, check_retained
 from moorage_state.errors import CorruptState, ObjectNotFound
 from moorage_state.snapshots import (
     Checkpoint,
@@ -88,7 +88,8 @@ def verify(
         full: read every byte; otherwise only existence and sizes.
 
     Raises:
-        UserError: there is nothing of the kind, or a newer Moorage wrote it.
+        UserError: there is nothing of the kind, or a newer Moorage wrote it; or the checkpoint
+            that is meant was retired meanwhile.
         CorruptState: the manifest of the one that is meant is damaged.
         StoreUnavailable: the store does not answer; that is no verdict.
     """
@@ -124,8 +125,11 @@ def _snapshot(found: Found, *, full: bool, progress: OnProgress | None) -> Verif
     manifest = found.snapshot.manifest
     name = checkpoint_path(manifest.checkpoint_id) if found.checkpoint else manifest.name
     objects = _objects([(name, manifest)])
-    damage += _inline_damage([(name, manifest)])
-    damage += _check_objects(found.store, objects, progress, full=full)
+    of_objects = _inline_damage([(name, manifest)])
+    of_objects += _check_objects(found.store, objects, progress, full=full)
+    if of_objects and found.checkpoint is not None:
+        check_retained(found.store, found.checkpoint)
+    damage += of_objects
     return _verdict(found.snapshot.path, (name,), objects, damage, entries, full=full)
 
 

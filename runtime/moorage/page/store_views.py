@@ -179,24 +179,14 @@ def _checkpoints(found: Sequence[CheckpointRow], clean: Clean) -> Section:
     history = Rows("History", *_STORED, rows, len(newest) - len(rows))
     figures = summary("Summary", "Of a checkpoint", series)
     tables = [figures, history] if there else [history]
-    details = [_detail(row, times, clean) for row in newest if (times := _times(row)) is not None][
-        :_MOST_DETAILS
-    ]
+    details = [_detail(row, row.times, clean) for row in newest if row.times is not None]
     return Section(
         "checkpoints",
         "Checkpoints",
         charts=charts if there else (),
         tables=tables,
-        details=details,
+        details=details[:_MOST_DETAILS],
     )
-
-
-def _times(row: CheckpointRow) -> CheckpointTimes | None:
-    """How long it took, where its manifest says so in the way that is known here."""
-    try:
-        return msgspec.convert(row.times, CheckpointTimes)
-    except msgspec.ValidationError:
-        return None
 
 
 def _detail(row: CheckpointRow, times: CheckpointTimes, clean: Clean) -> Detail:

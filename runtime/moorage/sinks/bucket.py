@@ -43,7 +43,7 @@ from moorage.sinks.records import (
     together,
 )
 from moorage_state import failpoints
-from moorage_state.errors import CorruptState
+from moorage_state.errors import CorruptState, disk_errors
 from moorage_state.stores import ObjectStore, delete_all, open_store
 
 # A store has no rename: a file goes to its last name at once, and tools that know nothing of the
@@ -78,22 +78,25 @@ class StoreFolder:
 
     def create(self, file: str) -> Path:
         """A new local file."""
-        handle, path = tempfile.mkstemp(prefix="moorage-output-", suffix=Path(file).suffix)
-        os.close(handle)
+        with disk_errors("make a local file for output", Path(file)):
+            handle, path = tempfile.mkstemp(prefix="moorage-output-", suffix=Path(file).suffix)
+            os.close(handle)
         return Path(path)
 
     def keep(self, file: str, path: Path) -> Committable:
         """Upload the file and remove the local one."""
         open_output(self._url).put_file(self._prefix + file, path)
         failpoints.hit("sink.staged")
-        written = path.stat().st_mtime
-        path.unlink(missing_ok=True)
+        with disk_errors("drop a local file of output", path):
+            written = path.stat().st_mtime
+            path.unlink(missing_ok=True)
         return {"modified": int(written * 1000)}
 
     def drop(self, file: str, path: Path) -> None:
         """Remove the local file, or the object when it was uploaded."""
         if path.exists():
-            path.unlink()
+            with disk_errors("drop a local file of output", path):
+                path.unlink()
         else:
             open_output(self._url).delete(self._prefix + file)
 

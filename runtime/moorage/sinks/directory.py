@@ -46,11 +46,15 @@ from moorage.sinks.records import (
     together,
 )
 from moorage_state import failpoints
-from moorage_state.errors import CorruptState
+from moorage_state.errors import CorruptState, disk_errors
 
 _STAGING = "_staging"
 _LOG = "_moorage_log"
 _RETRACTED = "_retracted"
+_RUN_DEPTH = 3
+"""Names that lead to where a run stages: `_staging/<lineage>/<run>`."""
+_ATTEMPTS = 20
+"""How often a folder is made anew that the driver found empty, and removed, meanwhile."""
 
 
 class StagingFolder:
@@ -59,27 +63,43 @@ class StagingFolder:
     def __init__(self, root: Path, stage: StageId) -> None:
         self._root = root
         self._folder = root / _STAGING / stage.lineage / stage.run
+        self._is_named = False
 
     def create(self, file: str) -> Path:
         """A path under `_staging`, in the partition's directory."""
         path = self._folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with disk_errors("make a folder for output", path.parent):
+            for more in reversed(range(_ATTEMPTS)):
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    # A folder stays once something is in it.
+                    path.touch()
+                    break
+                except (FileNotFoundError, FileExistsError):
+                    if not more:
+                        raise
         return path
 
     def keep(self, file: str, path: Path) -> Committable:
         """Sync the file and the names that lead to it."""
-        _sync(path)
-        for folder in path.parents:
-            _sync(folder)
-            if folder == self._folder:
-                break
+        # The folder's own name is new, and those above it may be; they are synced once.
+        last = self._folder if self._is_named else self._root
+        with disk_errors("sync an output file", path):
+            _sync(path)
+            for folder in path.parents:
+                _sync(folder)
+                if folder == last:
+                    break
+        self._is_named = True
         failpoints.hit("sink.staged")
         return {"staged": str((self._folder / file).relative_to(self._root))}
 
     def drop(self, file: str, path: Path) -> None:
         """Remove the staged file."""
         del file
-        path.unlink(missing_ok=True)
+        with disk_errors("drop an output file", path):
+            path.unlink(missing_ok=True)
+            _drop_empty(path.parent, self._folder)
 
 
 class Folder:
@@ -87,6 +107,9 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        # What a restore took back is not kept until the next look at it is due.
+        self._restored = False
+        self._retired_at = 0
 
     def admit(self, lineage: str, origin: SinkOrigin | None, *, keep: bool) -> list[str]:
         """Refuse a folder whose readers would see rows twice, unless told to `keep` it as it is."""
@@ -155,6 +178,7 @@ class Folder:
         failpoints.hit("sink.brought_back")
         for staged in older if point.live is not None else []:
             shutil.rmtree(staged, ignore_errors=True)
+        self._restored = True
         return _sentences(self._root, retracted, taken, brought)
 
     def retire(self, point: SinkRetire) -> None:
@@ -165,12 +189,14 @@ class Folder:
         failpoints.hit("sink.unread")
         retracted, staging = self._root / _RETRACTED / lineage, self._root / _STAGING / lineage
         at = point.checkpoint_id
-        kept = _tree(retracted) if sweep_is_due(at - 1, at, every=1) else set()
+        looks = self._restored or sweep_is_due(self._retired_at or at - 1, at, every=1)
+        kept = _tree(retracted) if looks else set()
         # Reading all records takes a while, and most of the time there is nothing to forget.
         log = _read_log(log_folder) if kept else {}
         for name in kept - _covered(log, point.live):
             if is_not_newer(lineage, name, run_age(point.run)):
                 _remove(retracted, name)
+        self._restored, self._retired_at = False, at
         failpoints.hit("sink.forgotten")
         wanted: set[str] = set().union(*(_files(output) for output in point.live))
         for run in sorted(_names(staging)):
@@ -285,6 +311,9 @@ def _rename(root: Path, committables: list[Committable]) -> None:
             failpoints.hit("sink.renamed")
     for folder in sorted(folders, reverse=True):
         _sync(folder)
+    for staged in {Path(item["staged"]).parent for item in committables}:
+        # Each checkpoint of the run looks at all that is left below its folder.
+        _drop_empty(root / staged, root.joinpath(*staged.parts[:_RUN_DEPTH]))
 
 
 def _write_log(log: Path, checkpoint_id: int, files: list[str]) -> None:
@@ -345,11 +374,16 @@ def _move(names: Collection[str], source: Path, target: Path, check: Callable[[]
 def _remove(directory: Path, name: str) -> None:
     """Delete a file and the partition directories that it leaves empty."""
     (directory / name).unlink(missing_ok=True)
-    for folder in (directory / name).parents:
-        if folder == directory:
+    _drop_empty((directory / name).parent, directory)
+
+
+def _drop_empty(folder: Path, top: Path) -> None:
+    """Delete directories that are empty, from this one up to `top`, which stays."""
+    for one in (folder, *folder.parents):
+        if one == top:
             return
         with contextlib.suppress(OSError):
-            folder.rmdir()
+            one.rmdir()
 
 
 def _older_runs(staging: Path, own: Age) -> list[Path]:

@@ -9,6 +9,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from itertools import pairwise
@@ -23,7 +24,7 @@ import pyarrow.types as pt
 
 from moorage.api.sinks import Committable, StageId
 from moorage.sinks.file_names import file_name
-from moorage_state.errors import UserError
+from moorage_state.errors import UserError, disk_errors
 
 FileFormat = Literal["parquet", "json"]
 _Convert = Callable[[Any], Any]
@@ -40,6 +41,12 @@ _MAX_OPEN = 32
 
 _GROUP_BYTES = 2 << 20
 """Rows wait in memory until there are so many, for a partition's share of a batch may be tiny."""
+
+_WAITING_BYTES = 64 << 20
+"""What waits of all partitions: with more, those that wait with the most are written."""
+
+_COLUMN_BYTES = 512
+"""What a column takes beside its values; those of a batch of one row are next to nothing."""
 
 
 class RowFile(Protocol):
@@ -224,7 +231,7 @@ class StagingArea(Protocol):
 
 
 class FileWriter:
-    """Writes rows to files, made at the first row of each partition; see `SinkWriter`."""
+    """Writes rows to files, made when the first rows of a partition are; see `SinkWriter`."""
 
     def __init__(
         self,
@@ -240,6 +247,8 @@ class FileWriter:
         self._schema = without(schema, partition_by)
         self._format: FileFormat = file_format
         self._partition_by = partition_by
+        self._waiting: dict[str, _Waiting] = {}
+        self._waiting_bytes = 0
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
         self._made: dict[str, Path] = {}
         self._done: list[Committable] = []
@@ -249,22 +258,48 @@ class FileWriter:
         if batch.num_rows == 0:
             return
         for folder, rows in split(batch, self._partition_by):
-            self._file(folder).add(rows)
+            waiting = self._waiting.setdefault(folder, _Waiting())
+            self._waiting_bytes += waiting.add(rows)
+            if waiting.bytes >= _GROUP_BYTES:
+                self._flush(folder)
+        if self._waiting_bytes >= _WAITING_BYTES:
+            self._make_room()
 
     def finish(self) -> list[Committable]:
         """Close all files and make them durable."""
-        while self._open:
-            self._close(next(iter(self._open)))
+        for folder in [*self._open, *self._waiting]:
+            self._close(folder)
         return self._done
 
     def abort(self) -> None:
         """Remove every file of this attempt, whatever goes wrong while closing them."""
+        self._waiting = {}
         with ExitStack() as stack:
             for name, path in self._made.items():
                 stack.callback(self._place.drop, name, path)
             for file in self._open.values():
-                stack.callback(file.rows.close)
+                stack.callback(file.close)
             self._open = OrderedDict()
+
+    def _make_room(self) -> None:
+        """Write what waits for the partitions with the most, until half is written."""
+        for folder in sorted(self._waiting, key=lambda f: self._waiting[f].bytes, reverse=True):
+            if self._waiting_bytes < _WAITING_BYTES // 2:
+                break
+            self._flush(folder)
+
+    def _flush(self, folder: str) -> None:
+        """Write what waits for a partition as one row group."""
+        waiting = self._waiting.pop(folder, None)
+        if waiting is None:
+            return
+        self._waiting_bytes -= waiting.bytes
+        file = self._file(folder)
+        # One row group, whatever the batches were cut like.
+        for batch in pa.Table.from_batches(waiting.batches).combine_chunks().to_batches():
+            with disk_errors("write an output file", file.path):
+                file.rows.write_batch(batch)
+            file.count += batch.num_rows
 
     def _file(self, folder: str) -> "_OpenFile":
         found = self._open.get(folder)
@@ -277,40 +312,46 @@ class FileWriter:
         name = file_name(self._stage, self._format)
         name = f"{folder}/{name}" if folder else name
         path = self._made[name] = self._place.create(name)
-        file = _OpenFile(name, path, open_file(self._format, path, self._schema))
+        with disk_errors("make an output file", path):
+            file = _OpenFile(name, path, open_file(self._format, path, self._schema))
         self._open[folder] = file
         return file
 
     def _close(self, folder: str) -> None:
-        file = self._open[folder]
-        file.flush()
-        del self._open[folder]
-        file.rows.close()
-        size = file.path.stat().st_size
+        """Close the file of a partition, with what waits; nothing if that is done."""
+        self._flush(folder)
+        file = self._open.pop(folder, None)
+        if file is None:
+            return
+        size = file.close()
         extra = self._place.keep(file.name, file.path)
         self._done.append({"file": file.name, **extra, "rows": file.count, "bytes": size})
 
 
+class _Waiting:
+    """Rows of a partition that are not written yet."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.bytes = 0
+
+    def add(self, rows: pa.RecordBatch) -> int:
+        """Let rows wait; returns the bytes that they take."""
+        taken: int = rows.nbytes + _COLUMN_BYTES * (1 + rows.num_columns)
+        self.batches.append(rows)
+        self.bytes += taken
+        return taken
+
+
+@dataclass(slots=True)
 class _OpenFile:
-    def __init__(self, name: str, path: Path, rows: RowFile) -> None:
-        self.name = name
-        self.path = path
-        self.rows = rows
-        self.count = 0
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
+    name: str
+    path: Path
+    rows: RowFile
+    count: int = 0
 
-    def add(self, rows: pa.RecordBatch) -> None:
-        self.count += rows.num_rows
-        self._waiting.append(rows)
-        self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= _GROUP_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what waits as one row group."""
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if waiting:
-            # One row group, whatever the batches were cut like.
-            for batch in pa.Table.from_batches(waiting).combine_chunks().to_batches():
-                self.rows.write_batch(batch)
+    def close(self) -> int:
+        """Write what is left; returns the size in bytes."""
+        with disk_errors("write an output file", self.path):
+            self.rows.close()
+            return self.path.stat().st_size

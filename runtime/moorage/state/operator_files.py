@@ -120,7 +120,8 @@ class OperatorTables:
         states: each state's descriptor, and its rows: an Arrow table, a Spark DataFrame (which is
             collected) or record batches, with the columns that `read` gives. `key_group` may be
             missing and is always computed anew; so may the position columns of a list, whose
-            elements are then in the order of the rows.
+            elements are then in the order of the rows. With them it has to come before what the
+            job appends: no `list_epoch` is greater than the epoch of the base, or 0 without one.
         key_types: the Spark DDL type of each key column; those of the base where it is empty.
         key: the names of the key columns in the tables; `key`, or `key_1`, `key_2`, ... if empty.
         timers: rows with the key columns and `time` (milliseconds since 1970 UTC), or None.

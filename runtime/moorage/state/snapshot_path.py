@@ -5,7 +5,8 @@ checkpoint directory, which stands for its restore point. Called by everything i
 by `moorage.offline` and by restores; reads manifests and logs only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from moorage_state.snapshots import (
     checkpoint_id_of,
     checkpoint_path,
     restore_point,
+    retained,
 )
 from moorage_state.stores import ObjectStore, open_store
 from moorage_state.stores.addresses import address, child, parent_and_name
@@ -106,12 +108,37 @@ def find_checkpoint(directory: str, checkpoint_id: int | None) -> Found | None:
         return None
     if checkpoint_id is None:
         checkpoint_id = _newest(directory, entries)
-    manifest = CheckpointStore(store).load_id(entries, checkpoint_id)
-    entry = next(
-        e for e in entries if isinstance(e, Checkpoint) and e.checkpoint_id == checkpoint_id
-    )
+    checkpoints = CheckpointStore(store)
+    entry = checkpoints.existing(entries, checkpoint_id)
+    with unless_retired(store, entry):
+        manifest = checkpoints.load(entry)
     path = child(directory, checkpoint_path(checkpoint_id))
     return Found(Snapshot(path, store.url, manifest), store, entries, entry)
+
+
+@contextmanager
+def unless_retired(store: ObjectStore, checkpoint: Checkpoint | None) -> Iterator[None]:
+    """Read what a checkpoint holds; nothing is looked at again for None, a savepoint.
+
+    Raises UserError in place of CorruptState where its job, which runs, has retired it meanwhile.
+    """
+    try:
+        yield
+    except CorruptState:
+        if checkpoint is not None:
+            check_retained(store, checkpoint)
+        raise
+
+
+def check_retained(store: ObjectStore, checkpoint: Checkpoint) -> None:
+    """Raise UserError if the job has retired a checkpoint since its entry was read."""
+    live = retained([record.entry for record in LineageLog.open(store).view().records])
+    if all(one.checkpoint_id != checkpoint.checkpoint_id for one in live):
+        raise UserError(
+            f"the job has retired this checkpoint meanwhile: "
+            f"path={store.url}/{checkpoint_path(checkpoint.checkpoint_id)}; choose one that "
+            f"moorage snapshots ls shows, or take a savepoint, which stays"
+        )
 
 
 def _newest(directory: str, entries: Sequence[Entry]) -> int:

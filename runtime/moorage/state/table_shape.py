@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from moorage_state.canonical import (
     EVENT_TIME,
@@ -63,13 +64,16 @@ class Shaper:
         """One batch, with the key groups of its keys.
 
         Raises:
-            UserError: a column is missing, unknown, of another type, or has nulls.
+            UserError: a column is missing, unknown, of another type, or has nulls; or a list's
+                places are none that come before what a job appends.
         """
         self._check_columns(batch.schema.names)
         found: dict[str, pa.Array] = {}
         for field in self._schema:
             if field.name != "key_group":
                 found[field.name] = self._column(batch, field)
+        if "list_epoch" in found:
+            self._check_epochs(found["list_epoch"])
         keys = zip(*(found[name].to_pylist() for name in self._key_names), strict=True)
         found["key_group"] = pa.array(self._groups(keys), pa.int32())
         self._rows += batch.num_rows
@@ -119,6 +123,17 @@ class Shaper:
         if field.name == "list_epoch":
             return pa.array([self._meta.epoch] * count, field.type)
         return pa.array(range(self._rows, self._rows + count), field.type)
+
+    def _check_epochs(self, epochs: pa.Array) -> None:
+        """Refuse places in the epochs that come: a job would append before them, and take them."""
+        last = pc.max(epochs).as_py()
+        if last is not None and last > self._meta.epoch:
+            raise UserError(
+                f"list elements are of epochs after that of the savepoint: {self._where()} "
+                f"list_epoch={last} epoch={self._meta.epoch}; sort the rows by list_epoch and "
+                f"list_ordinal (those of read are), and leave both columns out, or give the "
+                f"snapshot that they were read from as base"
+            )
 
     def _misfit(self, name: str, found: Any, wanted: Any, problem: str) -> UserError:
         why = f" problem={problem!r}" if problem else ""

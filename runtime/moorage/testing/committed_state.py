@@ -104,7 +104,8 @@ class CommittedState:
             )
         first, *others = [self._copy(name, bound, groups) for bound, groups in self._subtasks()]
         for subtask, other in enumerate(others, 1):
-            if other != first:
+            # Two NaN are alike, though not equal.
+            if other != first and repr(other) != repr(first):
                 raise UserError(
                     f"subtasks have different copies of a broadcast state: state={name} "
                     f"subtask=0 {first!r:.200} subtask={subtask} {other!r:.200}; "

@@ -75,7 +75,7 @@ class TestEnvironment(StreamEnvironment):
         Raises:
             UserError: no columns are named, and nobody is there who would find them.
         """
-        refuse_cleaning(uid, format, options)
+        refuse_cleaning(uid, options)
         if schema is None and format in _KAFKA:
             headers = str(options.get("includeHeaders", "false")).lower() == "true"
             schema = columns_of_records(headers=headers)

@@ -27,7 +27,7 @@ from tests.spark.executors.cluster_jobs import (
 )
 from tests.spark.placed_tasks import Placing
 
-from moorage.engine.placement import executors
+from moorage.engine.placement import ExecutorWatch
 from moorage_state.server.group import ServerGroup
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(400)]
@@ -86,8 +86,9 @@ def checks(spark, *, on):
 
 def wait_for_executors(spark, count=3):
     deadline = time.monotonic() + 60
-    while len(executors(spark.sparkContext)) != count:
-        assert time.monotonic() < deadline, executors(spark.sparkContext)
+    watch = ExecutorWatch(spark.sparkContext)
+    while len(watch.live()) != count:
+        assert time.monotonic() < deadline, watch.live()
         time.sleep(0.05)
 
 

@@ -24,7 +24,7 @@ from tests.spark.executors.cluster_jobs import (
 from tests.spark.placed_tasks import Placing
 
 from moorage import FileSink
-from moorage.engine.placement import executors
+from moorage.engine.placement import ExecutorWatch
 from moorage_state.server.group import ServerGroup
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -91,8 +91,9 @@ def add_hosts_and_place(spark):
             jvm.scala.Option.empty(),
         )
     deadline = time.monotonic() + 60
-    while len({e.host for e in executors(context)}) < 1 + len(HOSTS):
-        assert time.monotonic() < deadline, executors(context)
+    watch = ExecutorWatch(context)
+    while len({e.host for e in watch.live()}) < 1 + len(HOSTS):
+        assert time.monotonic() < deadline, watch.live()
         time.sleep(0.05)
     return Placing(context)
 

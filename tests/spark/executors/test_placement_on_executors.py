@@ -18,7 +18,7 @@ from tests.spark.placed_tasks import (
     rows_for,
 )
 
-from moorage.engine.placement import executors
+from moorage.engine.placement import ExecutorWatch
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
@@ -42,7 +42,7 @@ def dying_once(marker):
 def wait_for_executors(spark, count, without):
     deadline = time.monotonic() + 60
     while True:
-        ids = {executor.id for executor in executors(spark.sparkContext)}
+        ids = {executor.id for executor in ExecutorWatch(spark.sparkContext).live()}
         if len(ids) == count and without not in ids:
             return sorted(ids)
         assert time.monotonic() < deadline, f"executors={ids}"

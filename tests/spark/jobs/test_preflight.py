@@ -114,3 +114,10 @@ def test_a_restore_point_that_is_not_there_is_named(home):
     named = StoreTask("preflight-1", "Preflight", path=f"file://{home}/nothing")
     status, answer = tried(home, store_task=named)
     assert (status, answer["code"]) == (1, "restore_point_not_found")
+
+
+def test_a_directory_that_has_lost_the_newest_checkpoint_is_no_empty_start(home):
+    known = StoreTask("preflight-1", "Preflight", source=f"file://{home}/state/chk-7")
+    status, answer = tried(home, store_task=known)
+    assert (status, answer["code"]) == (1, "restore_point_not_found")
+    assert "checkpoint=chk-7 newest there=chk-1" in answer["message"]

@@ -9,7 +9,7 @@ from moorage.api.graph import SinkNode
 from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.manifests import Boundary
-from moorage.driver.output import OutputKeeper
+from moorage.driver.output import OutputKeeper, PendingSavepoint
 from moorage.driver.reporter import Reporter
 from moorage.driver.requests import SavepointRequest
 from moorage.driver.types import JobProgress
@@ -62,6 +62,8 @@ class Fleet:
         self.materialized: list[int] = []
         self.dropped: list[int] = []
         self.completed: list[int] = []
+        self.reads_from: frozenset[int] = frozenset()
+        self.reads_elsewhere = False
         self.bases: dict[int, Any] = {}
         self.recovered = 0
         self.snapshot_error: MoorageError | None = None
@@ -126,12 +128,15 @@ class Output:
 
     def __init__(self) -> None:
         self.published: dict[int, list[Any]] = {}
+        self.pending: Sequence[PendingSavepoint] = ()
 
     def publish(self, checkpoint_id: int, committables: Any) -> None:
         self.published[checkpoint_id] = [i for items in committables.values() for i in items]
 
-    def retire(self, *_args: Any) -> None:
-        pass
+    def retire(
+        self, _run: int, _checkpoint_id: int, _epoch: int, pending: Sequence[PendingSavepoint]
+    ) -> None:
+        self.pending = pending
 
     @property
     def all(self) -> list[Any]:

@@ -66,7 +66,7 @@ class Stage:
     """A job in a small cluster: what plans ask for happens here, as far as tests want it to.
 
     Everything is a plain attribute that a test may change between passes. `pass_` decides once and
-    carries the plan out; `settle` goes on until a pass changes nothing.
+    carries the plan out, up to what is refused; `settle` goes on until a pass changes nothing.
     """
 
     spec: JobSpec | None = field(default_factory=job_spec)
@@ -98,6 +98,8 @@ class Stage:
     orders: list[StartOrder] = field(default_factory=list)
     asked: dict[str, StopBody] = field(default_factory=dict)
     deaf: bool = False
+    refuses_revisions: bool = False
+    refusals: int = 0
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -142,6 +144,7 @@ class Stage:
             operator_too_old=self.too_old,
             namespace_terminating=self.namespace_terminating,
             room=self.room,
+            trouble="exceeded quota: revisions" if self.refusals > 1 else "",
         )
 
     @property
@@ -180,9 +183,13 @@ class Stage:
         self.events += plan.events
         for effect in plan.effects:
             self.effects.append(effect)
+            if self.refuses_revisions and isinstance(effect, SaveRevision):
+                self.refusals += 1
+                return self.refusals <= 2 or self._seen() != before
             self._carry_out(effect)
             if crash == "first":
                 return True
+        self.refusals = 0
         return self._seen() != before
 
     def settle(self, most: int = 25) -> None:

@@ -17,6 +17,7 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.errors import CorruptState, StoreUnavailable, UserError
+from moorage_state.server import local_files
 from moorage_state.state_backends import (
     DriverCheckpointStorage,
     EmbeddedRocksDBStateBackend,
@@ -394,6 +395,28 @@ def test_a_checkpoint_uploads_what_the_last_completed_one_does_not_have(rocks):
     rocks.restore([second.handle])
     rocks.with_key("key-1")
     assert rocks.state(ITEMS).get()[1:] == [["more"]]
+
+
+def test_no_file_is_read_again_for_its_digest_and_none_is_known_that_is_gone(rocks, monkeypatch):
+    (one,) = rocks.made
+    read: list[str] = []
+    digests_of = local_files.digests_of
+
+    def noted(path):
+        read.append(path.name)
+        return digests_of(path)
+
+    monkeypatch.setattr(local_files, "digests_of", noted)
+    for n in range(3):
+        rocks.with_key(f"key-{n}")
+        rocks.state(ITEMS).add(["more"])
+        snapshot_bytes(rocks)
+    tables = [name for name in read if name.endswith(".sst")]
+    assert len(tables) == len(set(tables)) >= 3
+    one._database._below._open().compact_range(None, None)
+    snapshot_bytes(rocks)
+    here = {path.name for path in rocks.path.rglob("work-*/*.sst")}
+    assert one._snapshots.hashes._known.keys() == here
 
 
 def test_nothing_builds_on_a_checkpoint_that_was_not_told_complete(rocks):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from moorage_state.errors import CorruptState, ObjectNotFound, UserError
+from moorage_state.errors import CorruptState, ObjectNotFound, StoreUnavailable, UserError
 from moorage_state.state_backends import (
     DriverCheckpointStorage,
     FilesystemCheckpointStorage,
@@ -159,6 +159,22 @@ def test_a_snapshot_is_written_once(storage):
     location.write_metadata(b"document")
     with pytest.raises(UserError, match="nothing was written over"):
         location.write_metadata(b"another")
+    assert location.read_metadata() == b"document"
+
+
+def test_a_snapshot_is_written_again_where_it_is_not_known_that_it_was(storage, monkeypatch):
+    location = storage.create_access("job").location_for_checkpoint(3)
+    real = LocalStore.put_if_absent
+
+    def reply_lost(self, key, data):
+        real(self, key, data)
+        raise StoreUnavailable("no reply")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "put_if_absent", reply_lost)
+        with pytest.raises(StoreUnavailable):
+            location.write_metadata(b"document")
+    location.write_metadata(b"document")
     assert location.read_metadata() == b"document"
 
 

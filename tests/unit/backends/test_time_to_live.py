@@ -9,6 +9,7 @@ from moorage_state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,
+    MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
@@ -249,3 +250,20 @@ def test_a_value_that_is_declared_with_a_time_to_live_later_is_read_as_before(op
     op.restore(op.take())
     op.with_key("k")
     assert op.state(ValueStateDescriptor("v", "struct<a:long>", ttl())).value() == (1,)
+
+
+def test_an_entry_that_is_put_again_after_it_was_swept_stays(op):
+    seen = MapStateDescriptor("seen", "string", "long", ttl())
+    op.with_key("k")
+    op.state(seen).put("x", 1)
+    assert dict(op.state(seen).items()) == {"x": 1}
+    op.now_ms += 2 * TTL_MS
+    for _ in range(2):
+        op.with_key("k")
+        op.state(seen).put("x", 2)
+    op.with_key("k")
+    assert dict(op.state(seen).items()) == {"x": 2}
+    assert op.state(seen).get("x") == 2
+    op.with_key("another key")
+    op.with_key("k")
+    assert op.state(seen).get("x") == 2

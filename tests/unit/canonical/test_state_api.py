@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from moorage_testing.fake_range import FakeRange
 from moorage_testing.manifests import checkpoint_manifest
 from moorage_testing.parts import handles_of
 
@@ -17,10 +18,13 @@ import moorage.state.reader
 import moorage.state.snapshot_path
 from moorage import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from moorage.state import OperatorTables, list_states, locate, read, write_savepoint
-from moorage_state.canonical import CanonicalSpec
+from moorage_state.canonical import CanonicalSpec, frames_of, key_groups
 from moorage_state.deltas import Frame, encode_frame
 from moorage_state.errors import CorruptState, StoreUnavailable, UserError
+from moorage_state.keyed import KeyedStateStore
 from moorage_state.keygroups import range_of
+from moorage_state.keylayout import key_prefix
+from moorage_state.keys import KeyCodec
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import (
     RangeHost,
@@ -367,6 +371,53 @@ def test_key_types_that_keys_cannot_have_are_refused(tmp_path: Path, key_types: 
     tables = OperatorTables(states=[(SEEN, counts())], key_types=key_types)
     with pytest.raises(UserError, match=r"key type|key columns"):
         write_savepoint(tmp_path / "sp", {"op": tables})
+
+
+def pages_of(table: pa.Table) -> dict[str, OperatorTables]:
+    return {"visits": OperatorTables(states=[(PAGES, table)], key_types=["string"])}
+
+
+def test_a_list_that_was_read_keeps_its_order_in_a_savepoint_without_its_base(
+    lineage: Callable[..., Path], savepoint: str, tmp_path: Path
+) -> None:
+    base, target = lineage(), tmp_path / "sp"
+    table = read(base, "visits", "pages")
+    # What a job appends from epoch 1 on would come before, and at last in the place of, these.
+    wrong: list[dict[str, Any]] = [{"max_parallelism": 32}, {"base": savepoint}]
+    for arguments in wrong:
+        with pytest.raises(UserError, match=r"list_epoch=7 epoch=0; .*leave both columns out"):
+            write_savepoint(target, pages_of(table), **arguments)
+    assert not list(target.iterdir())
+    plain = table.drop_columns(["list_epoch", "list_ordinal"])
+    write_savepoint(target, pages_of(plain), max_parallelism=32)
+    access = FakeRange()
+    (file,) = target.rglob("pages.parquet")
+    for frame in frames_of([(file, "")], 0, 31):
+        access.stage(encode_frame([], frame.keys, frame.values))
+    access.commit()
+    key = ("user-7",)
+    prefix = key_prefix(key_groups(["string"], 32)([key])[0], KeyCodec(["string"]).encode(key))
+    found: list[Any] = []
+    for epoch in range(1, 9):
+        store = KeyedStateStore(access, epoch)
+        pages = store.list_state(PAGES)
+        store.begin_chunk([prefix])
+        store.switch_to(0)
+        pages.add_all([f"new-{epoch}", f"more-{epoch}"])
+        found = pages.get()
+        store.finish()
+        access.commit()
+    appended = [f"{word}-{epoch}" for epoch in range(1, 9) for word in ("new", "more")]
+    assert found == ["page-0", "page-1", "page-2", *appended]
+
+
+def test_a_list_that_was_read_keeps_its_places_with_its_base(
+    lineage: Callable[..., Path], tmp_path: Path
+) -> None:
+    base = lineage()
+    table = read(base, "visits", "pages")
+    path = write_savepoint(tmp_path / "sp", pages_of(table), base=base)
+    assert read(path, "visits", "pages").equals(table)
 
 
 def test_an_existing_savepoint_is_not_written_over(savepoint: str) -> None:

@@ -69,6 +69,8 @@ def test_the_options_reach_the_driver(moorage, job_file, tmp_path, monkeypatch):
         ("file:///a/chk-3", "file:///a/chk-3"),
         ("state/chk-3", "file://{cwd}/state/chk-3"),
         ("/a/chk-3", "file:///a/chk-3"),
+        ("../a/./chk-3", "file://{cwd.parent}/a/chk-3"),
+        ("a b/50%25/chk-3", "file://{cwd}/a%20b/50%2525/chk-3"),
     ],
 )
 def test_a_restore_point_may_be_an_id_a_url_or_a_path(
@@ -279,6 +281,9 @@ def test_a_checkpoint_is_named_in_the_summary(moorage, job_file):
     at_once = RunResult(RunOutcome.STOPPED, 0, 0, 2.0)
     _, out, _ = moorage("run", job_file, runner=Recorder(at_once))
     assert "no checkpoint in file://./state; the same command begins with the start" in out
+    elsewhere = replace(at_once, restored_from="file:///initial")
+    _, out, _ = moorage("run", job_file, runner=Recorder(elsewhere))
+    assert "no checkpoint in file://./state; the same command begins from file:///initial" in out
 
 
 @pytest.mark.parametrize(

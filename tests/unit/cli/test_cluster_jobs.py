@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 from copy import deepcopy
+from dataclasses import fields
 from datetime import UTC, datetime
 
 import pytest
@@ -12,6 +13,7 @@ from moorage.cli import cluster_jobs as module
 from moorage.cli import completion
 from moorage.cli.cluster_jobs import job_outcome, looked, tree
 from moorage.cli.kubectl import JOBS, SNAPSHOTS, Cluster, Refused
+from moorage.cli.output import SavepointFound
 
 CHECKPOINT = "s3://bucket/clicks/chk-7?endpoint=http://s3:1&path_style=true"
 NOW = datetime(2026, 11, 23, 14, 20, tzinfo=UTC)
@@ -33,15 +35,25 @@ def conditions(**statuses):
     ]
 
 
+SAVEPOINT = {"format", "command", *(one.name for one in fields(SavepointFound))}
+
+
 def job(name="clicks", **status):
     return {
-        "metadata": {"name": name, "namespace": "streams", "uid": "u-1", "generation": 1},
+        "metadata": {
+            "name": name,
+            "namespace": "streams",
+            "uid": "u-1",
+            "generation": 1,
+            "resourceVersion": "100",
+        },
         "spec": {
             "desiredState": "Running",
             "restore": {"nonce": 4},
             "scaling": {"parallelism": 2},
             "state": {
                 "checkpointDir": "s3://bucket/clicks",
+                "savepointDir": "s3://bucket/saves",
                 "s3": {"endpoint": "http://s3:1", "pathStyle": True},
             },
         },
@@ -78,7 +90,7 @@ def snapshot(name, state="Completed", age=0, **status):
             "creationTimestamp": f"2026-11-23T14:0{9 - age}:00Z",
             "labels": {"moorage.dev/job": "clicks", "moorage.dev/trigger": "Manual"},
         },
-        "spec": {"type": "Savepoint", "name": name},
+        "spec": {"jobRef": {"name": "clicks"}, "type": "Savepoint", "name": name},
         "status": {"state": state, "path": f"s3://bucket/{name}", "sizeBytes": 2048, **status},
     }
 
@@ -92,6 +104,10 @@ def pod(name, role, *, ready=True):
             "containerStatuses": [{"ready": ready, "restartCount": 2}],
         },
     }
+
+
+class Conflict(Exception):
+    """A patch of an object that is another one by now."""
 
 
 class Kubectl:
@@ -108,12 +124,17 @@ class Kubectl:
         self.steps = []
         self.patches = []
         self.made = []
+        self.meanwhile = []
+        """What others do with a job just before a patch of it, one after the other."""
         self.calls = []
 
     def __call__(self, arguments, text=""):
         self.calls.append(list(arguments))
         try:
             return subprocess.CompletedProcess([], 0, json.dumps(self._done(*arguments, text=text)))
+        except Conflict:
+            told = "Error from server (Conflict): the object has been modified; please try again"
+            return subprocess.CompletedProcess([], 1, "", told)
         except KeyError as error:
             return subprocess.CompletedProcess([], 1, "", f"Error from server (NotFound): {error}")
 
@@ -132,6 +153,11 @@ class Kubectl:
         found = known[words[0]]
         if verb == "patch":
             change = json.loads(words[words.index("-p") + 1])
+            if self.meanwhile:
+                self.meanwhile.pop(0)(found)
+            meta = found["metadata"]
+            if change.get("metadata", meta)["resourceVersion"] != meta["resourceVersion"]:
+                raise Conflict
             self.patches.append(change)
             found["metadata"]["generation"] += 1
         elif self.steps:
@@ -289,6 +315,41 @@ def test_another_parallelism_is_waited_for_until_the_job_runs_with_it(plugin):
     assert out.splitlines()[-1].split() == ["subtasks", "4"]
 
 
+ASLEEP = conditions(Ready="False", Suspended="True")
+
+
+@pytest.mark.parametrize(
+    "order", [("rescale", "clicks", 4), ("restore", "clicks", "chk-7", "--yes")]
+)
+@pytest.mark.parametrize("phase", ["Suspended", "Finished"])
+def test_what_a_job_that_sleeps_is_told_waits_until_it_is_resumed(plugin, order, phase):
+    one = job(phase=phase, conditions=ASLEEP)
+    one["spec"]["desiredState"] = "Suspended"
+    kubectl = Kubectl(one)
+    kubectl.steps = [{}, {}, seen()]
+    status, out, err = plugin(kubectl, *order, "--timeout", 1, "-o", "json")
+    assert status == 0, err
+    assert "follows it after kubectl moorage resume clicks" in err
+    assert not json.loads(out)["done"]
+
+
+def test_what_a_job_that_sleeps_is_told_may_be_refused(plugin):
+    one = job(phase="Suspended", conditions=ASLEEP)
+    one["spec"]["desiredState"] = "Suspended"
+    kubectl = Kubectl(one)
+    bad = conditions(Ready="False", Suspended="True", SpecValid="False")
+    kubectl.steps = [{}, seen(conditions=bad)]
+    status, _, err = plugin(kubectl, "rescale", "clicks", 400)
+    assert (status, "SpecValid: Why" in err) == (2, True)
+
+
+def test_a_job_that_has_finished_is_suspended_already(plugin):
+    kubectl = Kubectl(job(phase="Finished"))
+    kubectl.steps = [{}, seen(phase="Finished", conditions=conditions(Ready="False"))]
+    status, out, err = plugin(kubectl, "suspend", "clicks", "--timeout", 1)
+    assert (status, "Finished" in out) == (0, True), err
+
+
 def test_what_the_operator_refuses_ends_the_waiting(plugin):
     kubectl = Kubectl(job())
     blocked = conditions(Blocked="True")
@@ -370,8 +431,25 @@ def test_a_restore_names_what_is_meant_and_raises_the_nonce(plugin, source, fiel
     kubectl.steps = [{}, {}, seen(reconciliation={"restoreNonce": 5})]
     status, _, _ = plugin(kubectl, "restore", "clicks", source, "--yes")
     assert status == 0
-    expected = fields | {"nonce": 5, "allowNonRestoredState": False}
-    assert kubectl.patches == [{"spec": {"restore": expected}}]
+    expected = fields | {"nonce": 5, "allowNonRestoredState": False, "claimMode": "NoClaim"}
+    version = {"resourceVersion": "100"}
+    assert kubectl.patches == [{"spec": {"restore": expected}, "metadata": version}]
+
+
+def test_a_restore_finds_a_snapshot_of_its_own_job_alone(plugin):
+    """A snapshot final of clicks-eu and a snapshot eu-final of clicks want the same name."""
+    other, own = snapshot("clicks-eu-final"), snapshot("clicks-eu-final-1a2b")
+    other["spec"] |= {"jobRef": {"name": "clicks-eu"}, "name": "final"}
+    own["spec"]["name"] = "eu-final"
+    kubectl = Kubectl(job(), other)
+    status, _, err = plugin(kubectl, "restore", "clicks", "eu-final", "--yes", "--no-wait")
+    assert (status, kubectl.patches) == (2, [])
+    assert "there is no snapshot eu-final" in err
+    kubectl = Kubectl(job(), other, own)
+    status, _, err = plugin(kubectl, "restore", "clicks", "eu-final", "--yes", "--no-wait")
+    assert status == 0, err
+    (patch,) = kubectl.patches
+    assert patch["spec"]["restore"]["snapshotName"] == "clicks-eu-final-1a2b"
 
 
 def test_a_restore_changes_nothing_unless_it_is_confirmed_and_its_snapshot_complete(
@@ -383,6 +461,53 @@ def test_a_restore_changes_nothing_unless_it_is_confirmed_and_its_snapshot_compl
     assert plugin(kubectl, "restore", "clicks", "none", "--yes")[0] == 2
     assert plugin(kubectl, "restore", "clicks", "chk-7")[0] == 1
     assert kubectl.patches == []
+
+
+BRIEFLY = ("--timeout", 1)
+
+
+def changed(found, **spec):
+    """Somebody's change of a job: without fields of the spec, of its status."""
+    found["spec"] |= spec
+    meta = found["metadata"]
+    meta["resourceVersion"] = str(int(meta["resourceVersion"]) + 1)
+
+
+def test_of_two_restores_at_once_the_second_is_refused(plugin):
+    kubectl = Kubectl(job())
+    other = {"nonce": 5, "mode": "Path", "path": "s3://other/two"}
+    kubectl.meanwhile = [lambda found: changed(found, restore=other)]
+    status, out, err = plugin(kubectl, "restore", "clicks", "s3://other/one", "--yes", *BRIEFLY)
+    assert (status, out, kubectl.patches) == (2, "", [])
+    assert "told meanwhile to restore something else: clicks; look" in err
+    assert "ask again" in err
+
+
+def test_a_restore_of_a_job_whose_status_changes_is_made_all_the_same(plugin):
+    kubectl = Kubectl(job())
+    kubectl.meanwhile = [changed, changed]
+    kubectl.steps = [{}, {}, {}, {}, seen(reconciliation={"restoreNonce": 5})]
+    status, _, err = plugin(kubectl, "restore", "clicks", "s3://other/one", "--yes", *BRIEFLY)
+    assert status == 0, err
+    (patch,) = kubectl.patches
+    assert patch["spec"]["restore"]["nonce"] == 5
+    assert patch["metadata"] == {"resourceVersion": "102"}
+
+
+def test_a_restore_of_a_job_that_changes_all_the_time_is_given_up(plugin):
+    kubectl = Kubectl(job())
+    kubectl.meanwhile = [changed] * 99
+    status, _, err = plugin(kubectl, "restore", "clicks", "s3://other/one", "--yes", *BRIEFLY)
+    assert (status, kubectl.patches) == (2, [])
+    assert "changed all the time: clicks" in err
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_a_restore_asks_nobody_where_a_program_reads(plugin, form):
+    kubectl = Kubectl(job())
+    status, out, err = plugin(kubectl, "restore", "clicks", "chk-7", "-o", form)
+    assert (status, out, kubectl.patches) == (2, "", [])
+    assert "add --yes" in err
 
 
 @pytest.mark.parametrize(
@@ -403,8 +528,12 @@ def test_a_job_is_sent_to_sleep_and_woken(plugin, verb, state, phase):
     [
         (["suspend", "clicks"], [seen(phase="Suspended")], {"done": True, "phase": "Suspended"}),
         (["resume", "clicks", "--no-wait"], [], {"done": False, "job": "clicks"}),
-        (["savepoint", "clicks", "friday"], [{}, {"state": "Completed", "path": "s3://b/f"}], {}),
-        (["savepoint", "clicks", "friday", "--no-wait"], [{}], {"job": "clicks"}),
+        (
+            ["savepoint", "clicks", "friday"],
+            [{}, {"state": "Completed", "path": "s3://b/f"}],
+            {"done": True},
+        ),
+        (["savepoint", "clicks", "friday", "--no-wait"], [{}], {"done": False, "job": "clicks"}),
     ],
 )
 def test_what_was_ordered_is_there_for_programs(plugin, verb, steps, found):
@@ -416,8 +545,10 @@ def test_what_was_ordered_is_there_for_programs(plugin, verb, steps, found):
     assert document | found == document
     if verb[0] == "savepoint":
         waited = "--no-wait" not in verb
-        assert document["snapshot"]["name"] == "clicks-friday"
-        assert document["snapshot"]["path"] == ("s3://b/f" if waited else "")
+        assert document.keys() == SAVEPOINT
+        assert (document["name"], document["snapshot"]) == ("friday", "clicks-friday")
+        ordered = "s3://bucket/saves/friday?endpoint=http://s3:1&path_style=true"
+        assert document["url"] == ("s3://b/f" if waited else ordered)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
 """`moorage init`: what each template writes can be run, and nothing that is there is touched."""
 
+import errno
 import json
 import os
 import re
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from moorage.cli.exit_codes import ExitCode
 from moorage.cli.init import TEMPLATES, job_name
 from moorage_api import load_manifest
 from moorage_state.errors import UserError
@@ -81,6 +84,39 @@ def test_files_that_are_there_are_named_and_nothing_is_written(moorage, tmp_path
     assert "job.py" in err
     assert [p.name for p in tmp_path.iterdir()] == ["job.py"]
     assert (tmp_path / "job.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize("below", ["", "deeper/new"])
+def test_a_path_that_is_a_file_is_named(moorage, tmp_path, below):
+    (tmp_path / "notes").write_text("mine")
+    status, _, err = moorage("init", tmp_path / "notes" / below, "--name", "x")
+    assert status == ExitCode.LOCAL_DISK
+    assert f"cannot write a new job: folder={tmp_path / 'notes' / below} error=" in err
+    assert "internal" not in err
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_what_was_written_before_a_disk_was_full_is_removed(moorage, tmp_path, monkeypatch):
+    write = Path.write_text
+
+    def full(path, text, **how):
+        write(path, text[:1], **how)
+        if path.name == "test_job.py":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "mine").touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        status, _, err = moorage("init", tmp_path / "deep" / "new")
+        assert (status, "No space left" in err) == (ExitCode.LOCAL_DISK, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert moorage("init", tmp_path / "deep" / "new")[0] == 0
+
+
+def test_what_to_do_next_may_be_copied_whatever_the_folder_is_called(moorage, tmp_path):
+    folder = tmp_path / "my job"
+    _, out, _ = moorage("init", folder)
+    assert f"next: cd '{folder}' && moorage run job.yaml" in out
 
 
 def test_a_template_that_is_not_there_is_refused_with_those_that_are(moorage, tmp_path):

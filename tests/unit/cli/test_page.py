@@ -11,6 +11,7 @@ from urllib.request import urlopen
 
 import msgspec
 import pytest
+import yaml
 from moorage_testing.page_samples import GRAPH
 
 from moorage.cli import app as cli
@@ -67,6 +68,26 @@ def test_a_run_shows_its_page_while_it_runs(moorage, job_file, free_port):
     assert status == 0, err
     assert err.count(f"page: http://localhost:{free_port}") == 1
     assert "epoch 41" in seen[0]
+
+
+def test_the_page_of_a_run_blanks_secrets_of_its_manifest(moorage, job_file, free_port):
+    seen = []
+    manifest = yaml.safe_load(job_file.read_text())
+    secret = {"name": "DB_PASSWORD", "value": "hunter2hunter2"}
+    manifest["spec"]["application"]["env"] = [secret]
+    job_file.write_text(yaml.safe_dump(manifest))
+
+    def runner(_job, _directory, _options, heard):
+        heard(JobProgress(configuration=(("Kept", "the newest 3"),)))
+        heard(JobProgress(phase="running", message="refused: key=hunter2hunter2"))
+        with urlopen(f"http://localhost:{free_port}/", timeout=5) as answer:
+            seen.append(answer.read().decode())
+        return FINISHED
+
+    status, _, err = moorage("run", job_file, "--page", free_port, runner=runner)
+    assert status == 0, err
+    assert "refused: key=***" in seen[0]
+    assert "hunter2" not in seen[0]
 
 
 def test_a_run_that_is_refused_names_no_page(moorage, job_file, free_port):

@@ -12,11 +12,13 @@ from moorage_testing.manifests import job_object, spec_data
 
 from moorage.cli import preflight as module
 from moorage.cli.exit_codes import exit_code
+from moorage.errand import REQUEST_ENV
 from moorage_api import JobSpec
 from moorage_operator.children.names import labels
 from moorage_operator.objects import revision_body
 from moorage_operator.world import Meta
 from moorage_state.errors import StoreUnavailable
+from moorage_state.snapshots.store_tasks import decode_request
 
 DENIED = 'Error from server (Forbidden): {} is forbidden: User "me" cannot list resource'
 
@@ -388,6 +390,50 @@ def test_a_pod_of_the_image_tries_it_and_is_deleted(moorage, kubectl, manifest):
     assert "ownerReferences" not in pod["metadata"]
 
 
+POINT = "s3://bucket/saves/friday"
+
+
+def asked_of(moorage, kubectl, path, *words):
+    """What a pod of this manifest is asked for: the point, and the digest of its manifest."""
+    kubectl.made.clear()
+    kubectl.objects["namespace"] = [named("Namespace", "kube-system")]
+    kubectl.answer = ended(result={"text": "2 stateful operators"})
+    status, out, _ = moorage("preflight", path, "--pod", *words)
+    assert status == 0, out
+    (pod,) = kubectl.made
+    env = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}
+    asked = decode_request(env[REQUEST_ENV])
+    return asked.path or asked.source, asked.digest
+
+
+@pytest.mark.parametrize("restore", [{"mode": "Path", "path": POINT}, {"mode": "Empty"}])
+def test_a_pod_tries_what_is_named_until_a_start_has_followed_it(
+    moorage, kubectl, manifest, restore
+):
+    first = (restore.get("path", "Empty"), "")
+    assert asked_of(moorage, kubectl, manifest(restore=restore)) == first
+    run_of(kubectl)
+    assert asked_of(moorage, kubectl, manifest(restore=restore)) == ("", "")
+    raised = manifest(restore=restore | {"nonce": 1})
+    assert asked_of(moorage, kubectl, raised) == first
+    other = "s3://bucket/saves/other"
+    assert asked_of(moorage, kubectl, raised, "--restore", other) == (other, "")
+    body = kubectl.objects["statefulsparkjobs.moorage.dev"][0]
+    body["status"]["reconciliation"] = {"restoreNonce": 1}
+    assert asked_of(moorage, kubectl, raised) == ("", "")
+
+
+def test_a_pod_tries_the_snapshot_that_is_named(moorage, kubectl, manifest):
+    path = manifest(restore={"mode": "Snapshot", "snapshotName": "friday"})
+    body = named("StatefulSparkSnapshot", "friday", spec={"jobRef": {"name": "clicks"}})
+    kubectl.objects["StatefulSparkSnapshot"] = [body]
+    status, out, _ = moorage("preflight", path, "--pod")
+    assert (status, kubectl.made) == (2, [])
+    assert "spec.restore.snapshotName names friday, which is not completed" in out
+    body["status"] = {"state": "Completed", "path": POINT, "manifestDigest": "d" * 64}
+    assert asked_of(moorage, kubectl, path) == (POINT, "d" * 64)
+
+
 def test_a_pod_that_cannot_be_deleted_is_said_and_the_answer_counts(moorage, kubectl, manifest):
     kubectl.objects["namespace"] = [named("Namespace", "kube-system")]
     kubectl.answer = ended(result={"text": "2 stateful operators"})
@@ -415,8 +461,16 @@ def test_a_pod_that_may_not_be_sent_is_said(moorage, manifest):
     assert "image and job: ask for a right to get the namespace kube-system" in out
 
 
-@pytest.mark.usefixtures("kubectl")
-def test_a_pod_is_told_by_a_url_what_to_restore(moorage, manifest):
+def test_a_pod_is_told_by_a_url_what_to_restore(moorage, kubectl, manifest):
+    asked: list[dict] = []
+
+    def admission(body: dict) -> str:
+        asked.append(body)
+        return ""
+
+    kubectl.admission = admission
     status, _, err = moorage("preflight", manifest(), "--pod", "--restore", "chk-3")
     assert status == 2
     assert "a pod is told by a URL what to restore: given=chk-3" in err
+    assert "kubectl moorage history clicks shows them" in err
+    assert asked == [], "the cluster was asked in vain"

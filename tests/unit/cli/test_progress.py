@@ -17,7 +17,9 @@ from moorage.driver.views import (
     SubtaskView,
     WatermarkView,
 )
+from moorage.redaction import Redactor
 
+PLAIN = Redactor({})
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC)
 
 
@@ -223,6 +225,22 @@ def test_a_message_is_shown_at_once_and_only_once():
     assert [line for line in lines_of(stream) if "damaged" in line] == ["checkpoint 6 is damaged"]
 
 
+@pytest.mark.parametrize("plain", [True, False])
+def test_what_is_said_has_no_secrets_of_the_job(monkeypatch, plain):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    clean = Redactor({"spark.my.password": "opensesame"})
+    with open_display(stream, clean, plain=plain) as display:
+        display(JobProgress(message="ValueError: opensesame is not known at s3://me:pw@store/a"))
+    shown = stream.getvalue()
+    assert "ValueError: *** is not known at s3://***@store/a" in shown
+    assert "opensesame" not in shown
+
+
 def test_a_reader_that_went_away_does_not_stop_the_job():
     class Gone(io.StringIO):
         def write(self, _text):
@@ -233,7 +251,7 @@ def test_a_reader_that_went_away_does_not_stop_the_job():
 
 
 def test_a_stream_that_is_no_terminal_gets_lines():
-    assert isinstance(open_display(io.StringIO(), plain=False), PlainDisplay)
+    assert isinstance(open_display(io.StringIO(), PLAIN, plain=False), PlainDisplay)
 
 
 def test_a_terminal_gets_the_view_unless_lines_are_asked_for(monkeypatch):
@@ -243,8 +261,8 @@ def test_a_terminal_gets_the_view_unless_lines_are_asked_for(monkeypatch):
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert isinstance(open_display(Terminal(), plain=False), LiveDisplay)
-    assert isinstance(open_display(Terminal(), plain=True), PlainDisplay)
+    assert isinstance(open_display(Terminal(), PLAIN, plain=False), LiveDisplay)
+    assert isinstance(open_display(Terminal(), PLAIN, plain=True), PlainDisplay)
 
 
 def test_the_live_view_ends_with_the_last_report_and_keeps_messages():

@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from moorage.cli.output import (
     one_line,
 )
 from moorage.cli.snapshots import _show_copied
+from moorage.offline import savepoint_copy
 from moorage.offline.savepoint_copy import Copied
 from moorage.texts import age_text
 
@@ -154,6 +156,23 @@ def test_a_copy_is_a_savepoint_and_never_replaces_anything(moorage, directory, t
     assert (status, out) == (2, "")
     assert "savepoint directory is not empty" in err
     assert "choose another name" in err
+
+
+def test_an_interrupted_copy_says_which_command_goes_on(moorage, directory, tmp_path, monkeypatch):
+    """A directory may stand for another checkpoint by then."""
+
+    def interrupted(*_, **_more):
+        raise KeyboardInterrupt
+
+    target = tmp_path / "a copy"
+    with monkeypatch.context() as patch:
+        patch.setattr(savepoint_copy, "bring", interrupted)
+        status, _, err = moorage("snapshots", "copy", directory, target)
+    assert status == 130
+    source = f"file://{directory}/chk-3"
+    words = shlex.split(err.rpartition("to go on where it stopped: moorage ")[2])
+    assert words == ["snapshots", "copy", source, str(target)]
+    assert moorage(*words)[0] == 0
 
 
 def test_a_copy_of_what_stands_in_the_manifest_does_not_look_empty(capsys):

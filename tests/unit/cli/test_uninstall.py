@@ -36,6 +36,7 @@ class ClusterOfTwo:
         self.final_savepoints = False
         self.without = ""
         self.done = []
+        self.changes = {}
         self.helm_error = ""
 
     def kubectl(self, arguments, _text=""):
@@ -49,9 +50,7 @@ class ClusterOfTwo:
             return subprocess.CompletedProcess([], 0, told)
         self.done.append((verb, kind, words[0]))
         if verb == "patch":
-            assert json.loads(words[words.index("-p") + 1]) == {
-                "spec": {"deletionPolicy": "Retain"}
-            }
+            self.changes[words[0]] = json.loads(words[words.index("-p") + 1])
             return subprocess.CompletedProcess([], 0, "{}")
         if kind == JOBS and self.final_savepoints:
             final = object_of("StatefulSparkSnapshot", f"{words[0]}-final")
@@ -93,15 +92,22 @@ def test_for_programs_it_is_one_document_and_nobody_is_asked(moorage, cluster):
     assert (status, cluster.done, "add --yes" in err) == (2, [], True)
     status, out, _ = moorage("uninstall", "--yes", "-o", "json")
     assert (status, cluster.done) == (0, [HELM])
-    first = json.loads(out)["done"][0]
-    assert first == {"what": "job", "namespace": "streams", "name": "clicks", "outcome": "goes on"}
+    document = json.loads(out)
+    assert document["objects"][0] == {
+        "what": "job",
+        "namespace": "streams",
+        "name": "clicks",
+        "outcome": "goes on",
+    }
 
 
 def test_everything_goes_in_the_order_in_which_nothing_is_lost(moorage, cluster):
     status, out, _ = moorage("uninstall", "--jobs", "--definitions", "--yes")
     assert status == 0
     assert cluster.done == [
+        ("patch", JOBS, "clicks"),
         ("delete", JOBS, "clicks"),
+        ("patch", JOBS, "views"),
         ("delete", JOBS, "views"),
         ("patch", SNAPSHOTS, "clicks-before"),
         ("delete", SNAPSHOTS, "clicks-before"),
@@ -114,6 +120,64 @@ def test_everything_goes_in_the_order_in_which_nothing_is_lost(moorage, cluster)
         ("delete", "customresourcedefinitions", SNAPSHOTS),
     ]
     assert "its object is deleted, its data stay" in out
+    assert cluster.changes["clicks-before"] == {"spec": {"deletionPolicy": "Retain"}}
+    assert cluster.changes["clicks"] == {"spec": {"deletion": {"policy": "Retain"}}}
+
+
+def job_of(spec, *, runs=True, annotations=None, profile=None):
+    """A job as the API server shows it."""
+    job = object_of("StatefulSparkJob", "clicks")
+    job["metadata"]["annotations"] = annotations or {}
+    job["spec"] = spec
+    job["status"] = {"attempt": {"runningSince": "2026-11-23T14:18:30Z"}, "profile": profile}
+    if not runs:
+        job["status"]["attempt"]["outcome"] = "Stopped"
+    return job
+
+
+SAVES = {"savepointDir": "s3://bucket/saves"}
+
+
+@pytest.mark.parametrize(
+    ("job", "end"),
+    [
+        (job_of({"state": SAVES}), "ends with its final savepoint"),
+        (job_of({"state": {}}), "ends with a final checkpoint"),
+        (
+            job_of({"state": SAVES, "deletion": {"finalSnapshot": "Checkpoint"}}),
+            "ends with a final checkpoint",
+        ),
+        (
+            job_of({"state": SAVES, "deletion": {"finalSnapshot": "None"}}),
+            "ends without a final snapshot",
+        ),
+        (
+            job_of({"state": SAVES}, annotations={"moorage.dev/skip-final-savepoint": "true"}),
+            "ends without a final snapshot",
+        ),
+        (
+            job_of({"state": SAVES}, profile={"values": {"deletion": {"finalSnapshot": "None"}}}),
+            "ends without a final snapshot",
+        ),
+        (job_of({"state": SAVES}, runs=False), "does not run"),
+        (object_of("StatefulSparkJob", "never-started"), "does not run"),
+    ],
+)
+def test_of_each_job_it_is_told_what_is_taken_at_its_end(moorage, cluster, job, end):
+    cluster.objects[JOBS] = [job]
+    status, out, _ = moorage("uninstall", "--jobs", "--yes", "-o", "json")
+    assert status == 0
+    assert json.loads(out)["objects"][0]["outcome"].startswith(end)
+
+
+def test_checkpoints_stay_also_where_a_profile_says_otherwise(moorage, cluster):
+    profile = {"name": "short", "values": {"deletion": {"policy": "Delete"}}}
+    cluster.objects[JOBS] = [job_of({"state": SAVES}, profile=profile)]
+    status, _, _ = moorage("uninstall", "--jobs", "--yes")
+    assert status == 0
+    assert cluster.changes["clicks"] == {
+        "spec": {"deletion": {"policy": "Retain"}, "profile": "none"}
+    }
 
 
 def test_final_savepoints_of_jobs_that_ended_are_let_go_as_well(moorage, cluster):

@@ -156,17 +156,19 @@ def test_what_no_release_has_is_refused_and_what_the_operator_does_is_not(mount)
         read_orders(mount(job_yaml=text), {})
 
 
-def test_an_order_wins_over_the_manifest(mount, tmp_path):
+@pytest.mark.parametrize(("order", "claims"), [("o-7", False), ("nonce-3-1f2e", True)])
+def test_an_order_wins_over_the_manifest(mount, tmp_path, order, claims):
+    """And claims only what is ordered since the manifest names it."""
     (tmp_path / "job.py").touch()
     text = mounted_files()["job_yaml"].replace("/app/job.py", f"/{tmp_path}/job.py")
     text += "  restore: {mode: Path, path: chk-9, nonce: 3, claimMode: Claim}\n"
-    restore = {"mode": "Empty", "orderId": "o-7"}
+    restore = {"mode": "Empty", "orderId": order}
     mounted = read_orders(mount(job_yaml=text, start_json=start(restore=restore)), {})
     settings = JobSettings.of(mounted.job, tmp_path, None, mounted.orders)
     assert (settings.uid, settings.cluster) == ("uid-1", "prod")
     policy = settings.restore
-    assert (policy.mode, policy.path, policy.order_id) == ("Empty", "", "o-7")
-    assert policy.claim
+    assert (policy.mode, policy.path, policy.order_id) == ("Empty", "", order)
+    assert policy.claim == claims
     assert not policy.explicit
     assert not policy.acknowledge_state_loss
 

@@ -2,8 +2,10 @@
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from moorage.cluster.executors import SparkExecutors
 from moorage.engine.placement import AnchoredPlacement, ExecutorWatch, LiveExecutor
@@ -21,8 +23,8 @@ class Strings(list):
     def apply(self, index):
         return self[index]
 
-    def contains(self, item):
-        return item in self
+    def isEmpty(self):  # noqa: N802
+        return not self
 
 
 class Spark:
@@ -31,6 +33,7 @@ class Spark:
     def __init__(self, *ids, local=False, **conf):
         self.ids, self.listed, self.dead = [*ids], [*ids], []
         self.unaddressed, self.coreless = set(), set()
+        self.disconnected = Strings()
         self.local, self.conf, self.lists = local, conf, 0
         self._jsc = SimpleNamespace(sc=lambda: self)
         self._jvm = None
@@ -49,6 +52,12 @@ class Spark:
 
     def getExecutorIds(self):  # noqa: N802
         return Strings(self.ids)
+
+    def schedulerBackend(self):  # noqa: N802
+        return self
+
+    def executorsPendingLossReason(self):  # noqa: N802
+        return self.disconnected
 
     def statusStore(self):  # noqa: N802
         return self
@@ -96,6 +105,46 @@ def test_executors_are_listed_once_for_each_change(spark):
     spark.lose("1")
     assert [[e.id for e in watch.live()] for _ in range(5)] == [["0", "2"]] * 5
     assert spark.lists == 2
+
+
+def test_one_without_a_connection_is_gone_before_spark_has_heard_why(spark):
+    watch, pool = ExecutorWatch(spark), SparkExecutors(spark, 3)
+    assert len(watch.live()) == len(pool.live()) == 3
+    spark.disconnected.append("1")
+    assert watch.ids() == pool.registered() == {"0", "2"}
+    assert [e.id for e in watch.live()] == [e.id for e in pool.live()] == ["0", "2"]
+    assert pool.trouble() == "executor 1 has no connection any more, and nobody has said yet why"
+    spark.lose("1")
+    spark.disconnected.clear()
+    assert [e.id for e in watch.live()] == [e.id for e in pool.live()] == ["0", "2"]
+    assert pool.view().lost == 1
+    assert pool.trouble() == "executor 1 was lost last: gone for good"
+
+
+def test_a_list_that_changes_as_it_is_read_is_read_at_the_next_look(spark):
+    class Changing(Strings):
+        looks = 0
+
+        def mkString(self, between):  # noqa: N802
+            self.looks += 1
+            if self.looks == 1:
+                gone = SimpleNamespace(_target_id="", _gateway_client=None)
+                raise Py4JJavaError("meanwhile", gone)
+            return super().mkString(between)
+
+    spark.disconnected = Changing(["1"])
+    watch = ExecutorWatch(spark)
+    assert [watch.ids() for _ in range(2)] == [{"0", "1", "2"}, {"0", "2"}]
+
+
+def test_a_scheduler_that_keeps_no_list_of_them_is_asked_once(spark, monkeypatch, caplog):
+    def unknown():
+        raise Py4JError("no such method")
+
+    monkeypatch.setattr(spark, "executorsPendingLossReason", unknown)
+    watch = ExecutorWatch(spark)
+    assert [watch.ids() for _ in range(2)] == [{"0", "1", "2"}] * 2
+    assert caplog.text.count("executors.connections-unknown") == 1
 
 
 def test_until_all_that_registered_are_listed_it_looks_again(spark):
@@ -162,3 +211,20 @@ def test_one_that_is_listed_as_active_still_is_lost_at_the_next_look(spark):
     spark.listed.remove("1")
     spark.dead.append("1")
     assert pool.view().lost == 1
+
+
+def test_one_that_is_to_leave_and_is_lost_first_is_not_replaced_any_more(spark):
+    asked: list[int] = []
+    killed: list[Any] = []
+    spark._jvm = MagicMock()
+    spark.requestTotalExecutors = lambda count, *_: asked.append(count)
+    spark.killExecutors = killed.append
+    pool = SparkExecutors(spark, 3)
+    pool.scale(2)
+    assert asked == [3], "those that leave still count"
+    assert pool.leaving() == {"2"}
+    spark.lose("2")
+    pool.dismiss()
+    assert (asked, pool.leaving(), killed) == ([3, 2], frozenset(), [])
+    pool.dismiss()
+    assert asked == [3, 2]

@@ -1,10 +1,12 @@
 """Spark's settings in a driver's pod: who decides which."""
 
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from moorage.cluster import environment
 from moorage.cluster.environment import ClusterEnvironment, Pod, cluster_conf
 from moorage.driver import session
 from moorage.driver.environment import JobEnvironment, SparkNotStarted
@@ -66,6 +68,13 @@ def test_executors_log_warnings_unless_the_job_says_otherwise(settings):
     assert found["-Dmoorage.log.level"] == "WARN"
     settings.spark_conf["spark.log.level"] = "INFO"
     assert log_options(settings)["-Dmoorage.log.level"] == "INFO"
+
+
+def test_executors_find_what_they_log_by_in_a_folder_with_blanks(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "files", lambda _package: tmp_path / "my venv")
+    options = cluster_conf(settings, {}, POD)["spark.executor.extraJavaOptions"]
+    file = tmp_path / "my venv" / "log4j2.properties"
+    assert f"-Dlog4j2.configurationFile={file}" in shlex.split(options)
 
 
 def test_who_configures_sparks_log_configures_that_of_executors(settings, tmp_path, monkeypatch):

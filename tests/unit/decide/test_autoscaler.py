@@ -49,6 +49,28 @@ def test_it_writes_its_number_to_the_status_and_tells_why():
     assert "2,000 rows/s arrive, utilization 0.99, 9,000 rows wait" in told.message
 
 
+def test_a_dry_run_leaves_what_was_done_before_it():
+    stage = stable()
+    restarts = {**SCALING, "mode": "Restart", "autoscaler": SCALER}
+    stage.edit(scaling=restarts)
+    stage.settle()
+    stage.stop_as_asked()
+    stage.run()
+    assert scaler(stage).target == 4
+    stage.edit(scaling={**restarts, "autoscaler": {**SCALER, "dryRun": True}})
+    stage.go_on(400)
+    stage.say(load=TOO_MUCH.model_copy(update={"rows": 3_600_000}), parallelism=4)
+    for _ in range(3):
+        stage.go_on(1800)
+        assert stage.effective is not None
+        assert stage.effective.scaling.parallelism == 4
+    assert len({one.key for one in stage.told("AutoscalerAdvised")}) == 1
+    assert scaler(stage).message.startswith("4 to ")
+    stage.edit(scaling=restarts)
+    stage.settle()
+    assert scaler(stage).target > 4
+
+
 def test_nothing_is_decided_before_the_version_is_stable():
     stage = stable()
     stage.status = stage.status.model_copy(

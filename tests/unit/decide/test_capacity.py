@@ -208,6 +208,14 @@ def test_it_stays_within_its_bounds_and_changes_nothing_in_the_cooldown(
         assert found.width >= math.floor(measured.width * 0.4) or room
 
 
+def test_what_was_needed_of_more_subtasks_than_there_are_now_is_no_reason_for_more():
+    """Somebody made them fewer by hand, in the time after which fewer were to be taken."""
+    memory = Memory(low_since=later(-3600), low_most=3)
+    found = judge(replace(RULES, least=1, most=2), load(0.0, 2, 1.0), memory, NOW)
+    assert (found.width, found.reason) == (2, "ScaleDownDelayed")
+    assert (found.memory.low_since, found.memory.low_most) == (NOW, found.needed)
+
+
 @given(st.floats(1, 60_000), st.integers(1, 64), st.floats(300, 3000))
 def test_on_a_constant_load_it_comes_to_rest_and_within_the_boundary(arrival, width, each):
     """Each decision is followed at once, and the window is whole before the next."""

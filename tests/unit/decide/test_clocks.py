@@ -392,6 +392,23 @@ def test_no_time_that_an_operator_wrote_is_left_ahead():
     assert {"operation.standby.caught_up_since", "operation.deadline", "leaving.retry_at"} <= left
 
 
+@pytest.mark.parametrize("savepoint", [{}, {"schedule": {"cron": "0 3 * * *"}}])
+def test_a_tick_from_ahead_puts_no_wait_off_again_in_each_pass(savepoint):
+    stage = Stage(spec=job_spec(savepoint=savepoint))
+    stage.run()
+    ahead = stage.status.snapshots.model_copy(update={"last_scheduled_time": stage.now + DAY})
+    stage.status = stage.status.model_copy(update={"snapshots": ahead})
+    stage.settle()
+    assert stage.status.snapshots.last_scheduled_time == (stage.now if savepoint else None)
+    stage.edit(image="registry.example/clicks:2")
+    stage.settle()
+    stage.wait(5)
+    operation = stage.status.operation
+    assert operation is not None
+    assert operation.deadline is not None
+    assert operation.deadline > stage.now
+
+
 def test_a_version_that_has_kept_up_takes_over_in_its_time_after_the_clock_was_put_back():
     """Nothing but the time since which it keeps up is of the clock that was ahead."""
     world = Stage().world()

@@ -1,5 +1,6 @@
 """Scenarios of failing for good, health, finishing, and deletion."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from moorage_api.lifecycle import Backoff
 from moorage_api.quantities import Duration
 from moorage_operator.decide.recover import backoff
 from moorage_operator.observe import Need, needs
-from moorage_operator.plan import DeletePod, RunStoreTask, StartDriver
+from moorage_operator.plan import DeletePod, KeepSnapshot, RunStoreTask, StartDriver
 from moorage_operator.world import StoreTaskView, Unreadable
 
 
@@ -296,13 +297,28 @@ def test_scenario_61_a_savepoint_under_way_is_finished_and_used():
     assert stage.gone
 
 
+def test_scenario_61_a_savepoint_that_an_upgrade_began_stays_where_it_is_the_last():
+    stage = _stage()
+    stage.edit(image="registry.example/clicks:2")
+    stage.settle()
+    ((name, made),) = stage.snapshots.items()
+    spec = made.spec.model_copy(update={"deletion_policy": "Delete"})
+    stage.snapshots[name] = replace(made, spec=spec)
+    stage.settle()
+    done = len(stage.effects)
+    stage.delete()
+    stage.settle()
+    (kept,) = [e for e in stage.effects[done:] if isinstance(e, KeepSnapshot)]
+    assert (kept.name, kept.trigger, kept.spec["deletionPolicy"]) == (name, "Final", "Retain")
+
+
 @pytest.mark.parametrize("policy", ["Proceed", "Block"])
 def test_scenario_62_a_store_that_is_down_holds_the_object_no_longer_than_the_policy(policy):
     stage = _stage(deletion={"timeout": "10m", "onTimeout": policy})
     stage.delete()
     stage.settle()
     for _ in range(20):
-        if not stage.gone and stage.driver.deleted_at is None:
+        if not stage.gone and stage.drivers and stage.driver.deleted_at is None:
             stage.fail_request("the store is down")
         stage.settle()
         stage.wait(60)
@@ -321,6 +337,129 @@ def test_scenario_62_a_store_that_is_down_holds_the_object_no_longer_than_the_po
     for _ in range(12):
         stage.wait(60)
     assert stage.gone
+
+
+def test_a_savepoint_that_fails_is_not_replaced_by_a_checkpoint_that_block_would_delete():
+    stage = _stage(deletion={"policy": "Delete", "onTimeout": "Block", "timeout": "10m"})
+    stage.delete()
+    stage.settle()
+    for _ in range(12):
+        stage.fail_request()
+        stage.settle()
+        stage.wait(90)
+    assert {body.mode for body in stage.asked.values()} == {"Savepoint"}
+    assert stage.condition("Blocked") == "True/FinalSnapshotFailed"
+    assert not stage.store_tasks
+    stage.stop_as_asked()
+    stage.settle()
+    assert not stage.told("FinalSnapshotSkipped")
+    _answer_store_tasks(stage)
+    stage.settle()
+    assert stage.gone
+
+
+def test_it_is_told_that_a_checkpoint_in_place_of_the_savepoint_goes_with_the_lineage():
+    stage = _stage(deletion={"policy": "Delete"})
+    stage.delete()
+    stage.settle()
+    for _ in range(2):
+        stage.fail_request()
+        stage.settle()
+        stage.wait(60)
+    assert [body.mode for body in stage.asked.values()][-1] == "Checkpoint"
+    stage.stop_as_asked()
+    stage.settle()
+    (told,) = stage.told("FinalSnapshotSkipped")
+    assert "without a savepoint" in told.message
+    _answer_store_tasks(stage)
+    stage.settle()
+    assert stage.gone
+
+
+@pytest.mark.parametrize("way", ["ends", "completes", "completed"])
+@pytest.mark.parametrize("policy", ["Proceed", "Block"])
+def test_a_stop_without_a_savepoint_that_was_under_way_is_not_taken_for_one(policy, way):
+    stage = _stage(deletion={"policy": "Delete", "onTimeout": policy})
+    stage.edit(upgrade={"mode": "LastCheckpoint"}, image="registry.example/clicks:2")
+    stage.settle()
+    assert [body.mode for body in stage.asked.values()] != ["Savepoint"]
+    if way == "completed":
+        stage.answer("Completed")
+        stage.settle()
+    stage.delete()
+    stage.settle()
+    if way == "completes":
+        stage.answer("Completed")
+        stage.settle()
+    stage.stop_as_asked()
+    stage.settle()
+    assert len(stage.asked) == 1
+    if policy == "Block":
+        assert stage.condition("Blocked") == "True/FinalSnapshotFailed"
+        assert not stage.store_tasks
+        stage.annotate(skip_final_savepoint="true")
+        stage.settle()
+    assert len(stage.told("FinalSnapshotSkipped")) == 1
+    _answer_store_tasks(stage)
+    stage.settle()
+    assert stage.gone
+
+
+def test_a_stop_that_was_under_way_and_failed_is_followed_by_the_last_savepoint():
+    stage = _stage(deletion={"policy": "Delete", "onTimeout": "Block"})
+    stage.edit(upgrade={"mode": "LastCheckpoint"}, image="registry.example/clicks:2")
+    stage.settle()
+    stage.delete()
+    stage.settle()
+    stage.fail_request()
+    stage.settle()
+    stage.wait(60)
+    assert [body.mode for body in stage.asked.values()][1:] == ["Savepoint"]
+
+
+def test_a_deletion_that_nobody_saw_for_long_has_its_time_from_then_on():
+    stage = _stage(deletion={"timeout": "10m"})
+    stage.delete()
+    stage.now += timedelta(minutes=15)  # the operator was away
+    stage.settle()
+    assert not stage.told("FinalSnapshotSkipped")
+    stage.stop_as_asked()
+    stage.settle()
+    _answer_store_tasks(stage)
+    stage.settle()
+    assert stage.gone
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+def test_the_store_is_asked_however_late_it_is_by_then(policy):
+    stage = _stage(deletion={"timeout": "10m", "policy": policy})
+    stage.delete()
+    stage.settle()
+    stage.wait(601)  # the driver hangs
+    assert stage.told("FinalSnapshotSkipped")
+    stage.end_pod(137)
+    stage.settle()
+    assert not stage.gone
+    _answer_store_tasks(stage)
+    stage.settle()
+    assert stage.gone
+    assert not stage.told("StateNotDeleted")
+    assert not stage.told("LineageNotReleased")
+
+
+def test_a_deletion_that_is_not_done_in_time_does_not_tell_that_all_state_is_left():
+    stage = _stage(deletion={"timeout": "10m", "policy": "Delete", "finalSnapshot": "None"})
+    stage.delete()
+    stage.settle()
+    stage.end("Stopped")
+    stage.settle()
+    assert stage.store_tasks
+    stage.wait(601)
+    assert stage.gone
+    assert stage.status.operation.message == (
+        "The object goes, and what is not deleted of its checkpoint directory by now stays: "
+        "it is not done in time"
+    )
 
 
 def test_complaint_21_a_broken_job_is_deleted_without_waiting():

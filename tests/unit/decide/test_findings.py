@@ -1,5 +1,6 @@
 """What is wrong with a job that runs, and how often something is done about it."""
 
+import itertools
 from datetime import timedelta
 
 import pytest
@@ -288,8 +289,9 @@ def test_a_job_without_checkpoints_says_the_same_whatever_epoch_it_is_at():
 # -- skew --------------------------------------------------------------------------------------
 
 
-def load(rows, busy=0.9, seconds=900.0):
-    skew = SkewReport(uid="sums", subtask=3, key_groups="48-63", rows=rows, mean_rows=1000.0)
+def load(rows, busy=0.9, seconds=900.0, subtask=3):
+    groups = f"{16 * subtask}-{16 * subtask + 15}"
+    skew = SkewReport(uid="sums", subtask=subtask, key_groups=groups, rows=rows, mean_rows=1000.0)
     return LoadReport(seconds=seconds, busy_seconds=busy * seconds, skew=skew)
 
 
@@ -321,6 +323,22 @@ def test_skew_says_where_and_does_not_come_and_go_with_every_look():
     stage.say(load=load(3_000))
     pass_time(stage, seconds=30)
     assert found(stage) == {}
+    assert len(keys(stage, "SkewedKeys")) == 1
+
+
+def test_skew_names_who_it_is_now_and_two_that_take_turns_for_a_while_each():
+    stage = running()
+    texts = []
+    for look in range(12):
+        stage.say(load=load(4_500, subtask=look % 2))
+        pass_time(stage, seconds=30)
+        texts.append(stage.status.health.findings[0].message)
+    changes = sum(one != other for one, other in itertools.pairwise(texts))
+    assert changes == 1
+    stage.say(load=load(3_500, subtask=5))
+    pass_time(stage, minutes=5)
+    [one] = stage.status.health.findings
+    assert "subtask 5 of sums (key groups 80-95) has 3.5 times" in one.message
     assert len(keys(stage, "SkewedKeys")) == 1
 
 

@@ -194,3 +194,48 @@ def test_of_many_moves_in_a_row_the_oldest_is_told_and_not_kept():
     assert len(stage.status.leaving) == 4
     [told] = stage.told("LineageNotReleased")
     assert f"in {CHECKPOINTS}, which" in told.message
+
+
+def test_that_a_job_leaves_what_nobody_knows_the_place_of_is_told():
+    """Somebody deleted the ControllerRevision before the job moved."""
+    stage = Stage()
+    stage.run()
+    first = stage.status.attempt.revision
+    del stage.revisions[first]
+    moved(stage=stage)
+    stage.run(checkpoints=0)
+    [told] = stage.told("LineageNotReleased")
+    assert f"in the place of {first}, which the job has left" in told.message
+    assert not stage.status.leaving
+
+
+def test_a_job_that_stays_where_it_is_leaves_nothing_though_its_revision_was_deleted():
+    stage = Stage()
+    stage.run()
+    del stage.revisions[stage.status.attempt.revision]
+    stage.edit(image="registry.example/clicks:2")
+    stage.settle()
+    stage.stop_as_asked()
+    stage.run()
+    assert stage.started() == [1, 2]
+    assert not stage.told("LineageNotReleased")
+
+
+@pytest.mark.parametrize("then", ["checkpoint", "move", "delete"])
+def test_what_nobody_knows_the_place_of_any_more_is_told(then):
+    """Somebody deleted the ControllerRevision of the version that ran there."""
+    stage = moved()
+    stage.run(checkpoints=0)
+    [left] = stage.status.leaving
+    del stage.revisions[left.revision]
+    if then == "checkpoint":
+        stage.go_on(60)
+    elif then == "move":
+        moved("s3://state/third", 2, stage)
+    else:
+        deleted(stage)
+    [told] = stage.told("LineageNotReleased")
+    assert f"in the place of {left.revision}, which the job has left" in told.message
+    assert left not in stage.status.leaving
+    assert stage.gone == (then == "delete")
+    assert left.revision not in [asked.revision for asked in released(stage)]

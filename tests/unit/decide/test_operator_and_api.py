@@ -257,6 +257,63 @@ def test_scenario_12_13_a_restart_annotation_counts_by_its_value():
     assert stage.status.snapshots.last_trigger.restart == "2"
 
 
+def without_a_spec(stage):
+    """The revisions are deleted by hand, and the newest spec is wrong."""
+    stage.revisions.clear()
+    stage.edit_badly()
+    stage.settle()
+
+
+def test_a_restart_waits_for_a_spec_to_go_by_and_that_is_told():
+    stage = Stage()
+    stage.run()
+    without_a_spec(stage)
+    stage.annotate(restart="2")
+    for _ in range(3):
+        stage.wait(5)
+    assert not stage.asked
+    [event] = {event.key: event for event in stage.told("AnnotationIgnored")}.values()
+    assert "restart is '2' and waits" in event.message
+    assert stage.status.snapshots.last_trigger.restart == ""
+    stage.edit()
+    stage.settle()
+    assert len(stage.asked) == 1
+    stage.stop_as_asked()
+    stage.run()
+    assert stage.started() == [1, 2]
+    assert stage.status.snapshots.last_trigger.restart == "2"
+
+
+def test_a_start_that_nobody_can_read_a_spec_for_is_begun_anew_by_no_restart():
+    stage = Stage()
+    stage.settle()
+    assert stage.started() == [1]
+    without_a_spec(stage)
+    stage.annotate(restart="2")
+    stage.settle()
+    assert stage.status.blocked_reason == ""
+    stage.run()
+    assert stage.started() == [1]
+    assert stage.status.snapshots.last_trigger.restart == ""
+
+
+def test_a_rescale_that_nobody_can_read_a_spec_for_is_begun_anew_by_no_restart():
+    stage = Stage()
+    stage.run()
+    stage.edit(scaling={"parallelism": 4, "maxParallelism": 16})
+    stage.settle()
+    operation = stage.status.operation
+    assert operation is not None
+    assert operation.step == "Rescaling"
+    without_a_spec(stage)
+    stage.annotate(restart="2")
+    stage.settle()
+    begun = stage.status.operation_counter
+    stage.wait(5)
+    assert stage.status.operation_counter == begun
+    assert stage.status.snapshots.last_trigger.restart == ""
+
+
 def test_a_paused_job_is_only_observed():
     stage = Stage()
     stage.run()
@@ -446,3 +503,31 @@ def test_evictions_are_held_up_as_far_as_the_job_wants_it_and_not_any_more_after
     stage.edit(failurePolicy={})
     stage.settle()
     assert budgets(stage) == {"driver": 0, "executor": 0}
+
+
+def _why_invalid(stage):
+    found = stage.status.condition("SpecValid")
+    assert found is not None
+    return found.message
+
+
+def test_a_spec_that_another_release_does_not_take_any_more_says_so_and_what_runs_goes_on():
+    stage = Stage()
+    stage.run()
+    stage.spec = None
+    stage.problems = (Problem("spec.scaling.floor", "is 3", "write 2 at most"),)
+    for _ in range(2):
+        stage.go_on(60)
+        assert stage.condition("SpecValid") == "False/Invalid"
+        told = _why_invalid(stage)
+        assert told.startswith("nobody has edited the job, and by the rules of this release")
+        assert told.endswith("spec.scaling.floor: is 3; write 2 at most")
+    assert stage.condition("Ready") == "True/Running"
+    stage.end("Failed", "user_function")
+    stage.settle()
+    stage.wait(20)
+    stage.run()
+    assert stage.started() == [1, 2]
+    stage.edit_badly()
+    stage.settle()
+    assert _why_invalid(stage).startswith("spec.image: is missing")

@@ -250,7 +250,7 @@ def unwell(stage, kind, seconds):
     """What of a report has to do with health."""
     said = {}
     if kind == "skewed":
-        skew = SkewReport(uid="a", subtask=1, rows=100 * seconds, mean_rows=8_000.0)
+        skew = SkewReport(uid="a", subtask=seconds % 2, rows=100 * seconds, mean_rows=8_000.0)
         said["load"] = LoadReport(seconds=900.0, busy_seconds=3.0 * seconds, skew=skew)
     if kind == "lost":
         said["executors_lost"] = stage.report.executors_lost + seconds % 12

@@ -1,6 +1,7 @@
 """Scenarios of upgrades, rescales, suspending, and what is begun from."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import moorage_testing.worlds
 import pytest
@@ -8,9 +9,17 @@ from moorage_testing.world_parts import CHECKPOINTS
 from moorage_testing.worlds import START, Stage, job_spec, restore_point, store_of
 
 from moorage_api.changes import spec_hash
-from moorage_api.driver import RestoredFrom
+from moorage_api.driver import RestoredFrom, RestoreOrder
+from moorage_operator.decide import decide_job
 from moorage_operator.decide.restore_point import first_order
-from moorage_operator.plan import DeletePod, KeepSnapshot
+from moorage_operator.plan import (
+    ASIDE,
+    AskDriver,
+    DeletePod,
+    KeepSnapshot,
+    RunStoreTask,
+    SaveRevision,
+)
 from moorage_operator.world import StoreTaskView, StoreView, Unreadable
 
 TWO = "registry.example/clicks:2"
@@ -46,6 +55,105 @@ def test_an_upgrade_takes_a_savepoint_keeps_it_as_an_object_and_starts_from_it()
     assert order.order_id
     assert stage.status.next_restore is None
     assert stage.condition("Reconciled") == "True/UpToDate"
+
+
+def test_a_driver_is_told_of_the_newest_checkpoint_that_its_lineage_must_have():
+    stage = _stage()
+    assert stage.orders[-1].restore.path == ""
+    last = stage.status.snapshots.last_checkpoint
+    stage.end("Failed", "")
+    stage.settle()
+    stage.now += timedelta(minutes=10)
+    stage.settle()
+    assert len(stage.orders) > 1
+    assert stage.orders[-1].restore == RestoreOrder(path=last.path)
+
+
+def test_a_store_that_has_lost_the_newest_checkpoint_blocks_and_says_how_to_go_on():
+    stage = _stage()
+    stage.end("Failed", "restore_point_not_found")
+    stage.settle()
+    assert stage.status.blocked_reason == "RestorePointNotFound"
+    stage.edit(restore={"mode": "Empty", "nonce": 1, "acknowledgeStateLoss": True})
+    stage.settle()
+    assert stage.orders[-1].restore.mode == "Empty"
+
+
+def test_a_preflight_is_told_of_it_as_well():
+    stage = _stage()
+    stage.edit(**UPGRADE, upgrade={"preflight": True})
+    stage.settle()
+    plan = decide_job(replace(stage.world(), refused_pods=()))
+    (tried,) = [e.store_task for e in plan.effects if isinstance(e, RunStoreTask)]
+    assert (tried.kind, tried.source) == ("Preflight", stage.status.snapshots.last_checkpoint.path)
+
+
+@pytest.mark.parametrize("mode", ["Savepoint", "LastCheckpoint", "Stateless"])
+def test_nothing_is_stopped_for_a_version_that_cannot_be_kept(mode):
+    """A quota of ControllerRevisions, say: effects go in order, and what fails ends the pass."""
+    loses = {"restore": {"acknowledgeStateLoss": True}} if mode == "Stateless" else {}
+    stage = _stage(upgrade={"mode": mode})
+    stage.edit(**UPGRADE, **loses)
+    for _ in range(6):
+        stage.say_running()
+        plan = stage.decide()
+        first = next(one for one in plan.effects if not isinstance(one, ASIDE))
+        assert isinstance(first, SaveRevision)
+        assert not any(isinstance(one, DeletePod) for one in plan.effects)
+        stage.status = plan.status
+        assert stage.status.operation.step == "Snapshotting"
+        stage.now += timedelta(minutes=20)
+    stage.say_running()
+    stage.settle()
+    assert any(isinstance(one, AskDriver) for one in stage.effects)
+    stage.stop_as_asked()
+    stage.run()
+    assert stage.condition("Reconciled") == "True/UpToDate"
+
+
+@pytest.mark.parametrize("fallback", ["LastCheckpoint", "Wait"])
+def test_what_ran_is_brought_back_while_the_next_version_cannot_be_kept(fallback):
+    stage = _stage(upgrade={"fallback": fallback})
+    first = stage.status.attempt.revision
+    stage.refuses_revisions = True
+    stage.edit(**UPGRADE)
+    stage.settle()
+    stage.end("Failed", "user_function")
+    stage.settle()
+    stage.wait(60)
+    assert stage.status.attempt.revision == first
+    assert stage.orders[-1].restore.mode == "Latest"
+    assert stage.started() == [1, 2]
+    stage.say_running()
+    stage.settle()
+    assert stage.status.operation.type == "Upgrade"  # which goes on to be tried
+    assert stage.started() == [1, 2]
+    # It ends once more, and by then there is room.
+    stage.end("Failed", "user_function")
+    stage.settle()
+    stage.refuses_revisions = False
+    stage.wait(60)
+    stage.say_running()
+    stage.settle()
+    stage.stop_as_asked()
+    stage.run()
+    assert stage.status.attempt.revision != first
+    assert stage.condition("Reconciled") == "True/UpToDate"
+
+
+def test_a_version_that_cannot_be_kept_is_waited_for_where_nothing_ran_or_another_state_is_meant():
+    for edit in ({"desiredState": "Running"}, {"restore": {"mode": "Latest", "nonce": 1}}):
+        stage = _stage()
+        stage.edit(desiredState="Suspended")
+        stage.settle()
+        stage.stop_as_asked()
+        stage.settle()
+        assert stage.status.phase == "Suspended"
+        stage.refuses_revisions = True
+        stage.edit(**UPGRADE, **{"desiredState": "Running", **edit})
+        stage.settle()
+        stage.wait(60)
+        assert stage.started() == [1]
 
 
 def test_after_it_ran_a_failure_goes_on_from_the_newest_checkpoint_and_not_the_savepoint():
@@ -125,6 +233,161 @@ def test_scenario_55_fallback_wait_keeps_the_old_version_running():
     assert stage.orders[-1].restore.mode == "Path"
 
 
+def test_an_edit_is_not_taken_back_while_the_driver_may_still_end_for_it():
+    stage = _edited(UPGRADE, upgrade={"fallback": "Wait"})
+    stage.wait(3600)  # and it is at it still: the next try has another id
+    stage.edit(image=job_spec().image)
+    stage.settle()
+    assert not stage.told("OperationCancelled")
+    stage.stop_as_asked()
+    stage.run()
+    assert stage.started() == [1, 2]
+    assert stage.condition("Reconciled") == "True/UpToDate"
+
+
+@pytest.mark.parametrize("waits_for", ["the store", "a savepoint"])
+def test_a_rollback_to_what_runs_takes_back_an_upgrade_that_waits(waits_for):
+    stage = _edited(UPGRADE, upgrade={"fallback": "Wait"})
+    if waits_for == "the store":
+        stage.say(storage_error="no route to the store")
+    _fail_savepoints(stage, 4)
+    first = stage.status.attempt.revision
+    stage.fail_request()
+    stage.annotate(rollback=first)
+    stage.settle()
+    assert stage.status.operation is None
+    assert stage.told("OperationCancelled")
+    [told] = stage.told("RolledBack")
+    assert told.message.startswith(f"{first} goes on")
+    assert stage.status.snapshots.last_trigger.rollback == first
+    assert stage.condition("Reconciled") == "False/Rejected"
+    stage.go_on(120)
+    assert stage.status.operation is None
+    stage.annotate(restart="try it again")
+    stage.settle()
+    assert stage.status.phase == "Upgrading"
+
+
+@pytest.mark.parametrize("mode", ["Savepoint", "Stateless"])
+def test_a_rollback_while_the_driver_ends_already_starts_the_same_version_with_its_state(mode):
+    loses = {"restore": {"acknowledgeStateLoss": True}} if mode == "Stateless" else {}
+    stage = _edited(UPGRADE | loses, upgrade={"mode": mode})
+    first = stage.status.attempt.revision
+    stage.annotate(rollback=first)
+    stage.settle()
+    assert stage.told("RolledBack")
+    stage.stop_as_asked()
+    stage.run()
+    assert stage.status.attempt.revision == first
+    assert stage.started() == [1, 2]
+    assert stage.orders[-1].restore.mode == ("Latest" if mode == "Stateless" else "Path")
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        ({}, "no other version waits"),
+        ({"restore": {"mode": "Latest", "nonce": 1}}, "spec.restore.nonce was raised"),
+    ],
+    ids=["nothing waits", "redeploy"],
+)
+def test_a_rollback_to_what_runs_that_cannot_be_is_told(edit, why):
+    stage = _edited(edit)
+    stage.say(storage_error="no route to the store")
+    first = stage.status.attempt.revision
+    stage.annotate(rollback=first)
+    stage.settle()
+    [told] = stage.told("RollbackRefused")
+    assert why in told.message
+    assert stage.status.snapshots.last_trigger.rollback == first
+
+
+def _on_trial(**upgrade):
+    """A job with a stable version, and another one that runs; returns it with the stable one."""
+    stage = _stage(upgrade={"rollback": {"stableAfter": {"duration": "10m"}}, **upgrade})
+    stage.go_on(601)
+    assert stage.condition("Stable") == "True/Stable"
+    before = stage.status.attempt.revision
+    stage.edit(image=TWO)
+    stage.settle()
+    stage.stop_as_asked()
+    stage.run()
+    assert stage.status.reconciliation.trial is not None
+    return stage, before
+
+
+def test_that_the_stable_version_was_deleted_by_hand_is_told_and_the_new_one_goes_on():
+    rules = {"duration": "10m", "completedCheckpoints": 2}
+    stage, before = _on_trial(rollback={"enabled": True, "stableAfter": rules})
+    del stage.revisions[before]
+    stage.annotate(rollback=before)
+    stage.settle()
+    [refused] = stage.told("RollbackRefused")
+    assert f"{before}, whose ControllerRevision was deleted" in refused.message
+    stage.now += timedelta(minutes=30)
+    stage.say(last_progress_time=stage.now)
+    stage.settle()
+    assert stage.condition("Stable") == "False/RollbackBlocked"
+    [told] = stage.told("RollbackBlocked")
+    assert f"{before} was deleted" in told.message
+    assert stage.started() == [1, 2]
+
+
+def test_a_version_on_trial_that_was_deleted_by_hand_is_rolled_back_like_any_other():
+    stage, before = _on_trial()
+    del stage.revisions[stage.status.attempt.revision]
+    stage.annotate(rollback=before)
+    stage.settle()
+    assert stage.status.operation.type == "Rollback"
+    stage.stop_as_asked()
+    stage.run()
+    assert stage.status.attempt.revision == before
+    assert stage.orders[-1].restore.mode == "Path"
+
+
+def test_a_rollback_from_a_trial_is_followed_while_the_next_version_waits():
+    stage, before = _on_trial(fallback="Wait")
+    stage.edit(image="registry.example/clicks:3")
+    stage.settle()
+    _fail_savepoints(stage, 4)
+    stage.fail_request()
+    stage.annotate(rollback=before)
+    stage.settle()
+    assert stage.status.operation.type == "Rollback"
+    stage.stop_as_asked()
+    stage.run()
+    assert stage.status.attempt.revision == before
+
+
+def test_a_way_back_does_not_begin_from_a_savepoint_of_the_version_that_it_leaves():
+    """It was asked for before: the driver may take it all the same."""
+    stage, before = _on_trial()
+    back = stage.status.reconciliation.trial.restore_point.path
+    stage.edit(image="registry.example/clicks:3")
+    stage.settle()
+    late = stage.savepoint()
+    stage.annotate(rollback=before)
+    stage.settle()
+    stage.end("Stopped", savepoint=late)
+    stage.run()
+    assert stage.status.attempt.revision == before
+    assert stage.orders[-1].restore.path == back != late.path
+
+
+def test_a_rollback_that_is_under_way_already_is_not_refused():
+    stage, before = _on_trial()
+    stage.annotate(rollback=before)
+    stage.settle()
+    stage.annotate(rollback="")
+    stage.settle()
+    stage.annotate(rollback=before)
+    stage.settle()
+    stage.stop_as_asked()
+    stage.run()
+    assert stage.status.attempt.revision == before
+    assert not stage.told("RollbackRefused")
+
+
 def test_scenario_55_fallback_fail_gives_the_edit_up_and_says_so():
     stage = _edited(UPGRADE, upgrade={"fallback": "Fail"})
     _fail_savepoints(stage)
@@ -187,6 +450,66 @@ def test_scenario_24_an_upgrade_waits_for_a_store_that_is_away_and_the_job_runs_
     stage.stop_as_asked()
     stage.run()
     assert stage.orders[-1].restore.mode == "Path"
+
+
+def _waits_for_its_store(edit=UPGRADE, hours=8, **spec):
+    """A job with an edit that waits for the store: each savepoint that is asked for fails."""
+    stage = _edited(edit, **spec)
+    stage.say(storage_error="no route to the store")
+    for _ in range(hours * 60):
+        stage.fail_request()
+        stage.wait(60)
+    return stage
+
+
+def test_scenario_24_an_upgrade_that_waits_for_its_store_makes_no_object_at_every_try():
+    stage = _waits_for_its_store()
+    tries = len(stage.told("SavepointFailed"))
+    assert 3 < tries <= 3 + 8, "each hour one, should the driver be wrong about the store"
+    assert len({one.name for one in stage.effects if isinstance(one, KeepSnapshot)}) == tries
+    assert "Upgrade waits for the store: no route" in stage.status.message
+    assert stage.decide().again_after <= stage.config.busy_resync
+    asked = list(stage.asked)
+    stage.say(storage_error="", last_progress_time=stage.now)
+    stage.settle()
+    assert len(stage.asked) == len(asked) + 1, "at once"
+    stage.go_on(25 * 60)
+    assert stage.driver.deleted_at is None, "it has all of its time"
+    stage.stop_as_asked()
+    stage.run()
+    assert stage.orders[-1].restore.mode == "Path"
+
+
+def test_an_upgrade_that_waits_for_its_store_can_be_edited_and_taken_back():
+    stage = _waits_for_its_store(hours=1)
+    stage.edit(image="registry.example/clicks:3")
+    stage.wait(60)
+    assert "waits for the store" in stage.status.message
+    stage.edit(image=job_spec().image)
+    stage.settle()
+    assert stage.told("OperationCancelled")
+    assert stage.status.operation is None
+
+
+def test_a_job_that_waits_for_its_store_can_be_deleted():
+    stage = _waits_for_its_store(hours=1)
+    stage.delete()
+    stage.settle()
+    assert (stage.status.operation.type, stage.status.operation.step) == ("Delete", "Snapshotting")
+    assert next(reversed(stage.asked)).startswith(stage.status.operation.id)
+
+
+def test_a_driver_that_ends_while_its_upgrade_waits_for_the_store_gives_way_to_the_next():
+    stage = _waits_for_its_store(hours=1)
+    stage.end("Failed", "store_unavailable")
+    stage.settle()
+    assert stage.told("UpgradeModeFallback")
+    assert stage.orders[-1].restore.mode == "Latest"
+
+
+def test_a_suspension_does_not_wait_for_its_store():
+    stage = _waits_for_its_store(SUSPEND, hours=1)
+    assert (stage.status.operation, stage.status.phase) == (None, "Suspended")
 
 
 def test_a_driver_that_does_not_answer_is_stopped_by_its_pod_when_the_time_is_over():
@@ -352,9 +675,12 @@ def test_suspending_a_job_that_restores_ends_it_and_keeps_where_it_was_to_begin(
     stage.edit(desiredState="Suspended")
     stage.settle()
     assert stage.status.phase == "Suspended"
+    given = stage.orders[-1].restore
+    assert given.mode == "Path"
+    assert stage.told("Suspended")[-1].message.endswith(f"it goes on from {given.path}")
     stage.edit(desiredState="Running")
     stage.settle()
-    assert stage.orders[-1].restore.mode == "Path"
+    assert (stage.orders[-1].restore.mode, stage.orders[-1].restore.path) == ("Path", given.path)
 
 
 # -- what is begun from ------------------------------------------------------------------------

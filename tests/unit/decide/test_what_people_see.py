@@ -151,3 +151,26 @@ def test_annotations_that_mean_something_are_not_slips(running):
     running.annotations |= {"paused": "false", "restart": "1", "adopt-lineage": "", "savepoint": ""}
     running.settle()
     assert not running.told("AnnotationIgnored")
+
+
+@pytest.mark.parametrize("when", ["suspended", "suspending", "finishing"])
+def test_a_restart_of_what_does_not_run_is_told_and_not_made_up_for_later(running, when):
+    if when == "finishing":
+        running.annotate(restart="1")
+        running.end("Finished")
+    else:
+        running.edit(desiredState="Suspended")
+        running.settle()
+        if when == "suspended":
+            running.stop_as_asked()
+            running.settle()
+        running.annotate(restart="1")
+        running.settle()
+        if when == "suspending":
+            running.stop_as_asked()
+    running.settle()
+    [event] = {event.key: event for event in running.told("AnnotationIgnored")}.values()
+    assert "restart is '1' and restarts nothing" in event.message
+    assert running.status.snapshots.last_trigger.restart == "1"
+    running.wait(60)
+    assert running.started() == [1]

@@ -10,6 +10,7 @@ import yaml
 from moorage_testing.page_faults import faults
 from moorage_testing.pages import BLOCK, ROOT, Block
 
+from moorage_api import unsupported
 from moorage_api.reserved import DRIVER_CONTAINER
 
 PAGES = ["docs/runbook.md", "docs/disaster-recovery.md", "docs/backfill.md"]
@@ -99,3 +100,11 @@ def test_a_name_that_there_is_not_is_found(word):
 
 def test_the_log_that_is_asked_for_is_that_of_the_drivers_container():
     assert f"svc/JOB-driver -c {DRIVER_CONTAINER} " in (ROOT / PAGES[0]).read_text()
+
+
+def test_the_page_of_a_driver_names_what_it_does_not_support_and_nothing_else():
+    page = (ROOT / "docs" / "driver-endpoint.md").read_text()
+    told = page.partition("`not_supported`: ")[2].partition(". ")[0]
+    words = {word.partition(":")[0] for word in re.findall(r"`([^`]+)`", told)}
+    refused = {field.removeprefix(SPEC) for field, *_ in unsupported._NOT_YET}
+    assert words - {"batch"} == refused

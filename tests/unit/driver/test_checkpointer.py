@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from moorage_testing.checkpointed_job import OWNER
 from moorage_testing.jobs import wait_until
+from moorage_testing.manifests import checkpoint_manifest
+from moorage_testing.savepoint_dirs import make_savepoint
 
 from moorage.driver.coordination import stopped
+from moorage.driver.output import PendingSavepoint
 from moorage.driver.refusals import RestorePointNotFound
 from moorage.driver.reporter import DETAILED
 from moorage.driver.requests import SavepointRequest
@@ -26,11 +29,13 @@ from moorage_state.snapshots import (
     Fence,
     LineageLog,
     LogWriter,
+    Run,
     Savepoint,
     SavepointStore,
     retained,
 )
 from moorage_state.snapshots.object_keys import VIEW_KEY
+from moorage_state.stores import MemoryStore
 from moorage_state.tuning import ChangelogOptions
 
 
@@ -229,6 +234,34 @@ def test_of_two_under_way_the_newer_does_not_publish_again_what_the_older_did(ma
     assert job.output.published == {1: [{"file": "a"}], 2: [{"file": "b"}]}
 
 
+def test_a_checkpoint_that_ranges_may_still_read_stays_until_they_do_not(make_job):
+    job = make_job(retain=1)
+    kept = []
+    for reads in (1, 1, 3):
+        job.fleet.reads_from = frozenset({reads})
+        job.commit("a")
+        job.due()
+        job.settle()
+        wait_until(lambda: (job.poll(), not job.housekeeper.busy)[1], 20, "old ones to be let go")
+        kept.append([one.checkpoint_id for one in job.completed.checkpoints])
+    assert kept == [[1], [1, 2], [3]]
+
+
+def test_a_claimed_savepoint_that_ranges_may_still_read_stays_until_they_do_not(make_job):
+    job, savepoint = make_job(retain=1), MemoryStore.named("before")
+    digest = make_savepoint(savepoint)
+    job.writer.append(Run(job.writer.fence, 1, savepoint.url, explicit=True, claimed=digest))
+    kept = []
+    for reads in (True, True, False):
+        job.fleet.reads_elsewhere = reads
+        job.commit("a")
+        job.due()
+        job.settle()
+        wait_until(lambda: (job.poll(), not job.housekeeper.busy)[1], 20, "old ones to be let go")
+        kept.append(len(list(savepoint.list(""))))
+    assert kept == [5, 5, 0]
+
+
 def test_one_that_takes_too_long_is_given_up_and_its_files_are_dropped(make_job):
     job = make_job()
     job.fleet.gated = True
@@ -337,6 +370,18 @@ def test_where_nothing_is_left_to_go_on_from_it_is_said_what_to_do(make_job):
     assert job.writer.lineage not in str(told.value)
 
 
+def test_ids_go_on_above_that_of_a_copy_that_a_log_which_was_set_back_does_not_name(make_job):
+    job = make_job()
+    copy = checkpoint_manifest(job.writer.lineage, 9, kind="savepoint")
+    job.completed.begin_from(copy, "file:///copy", own=False)
+    assert job.checkpointer.restore(must_exist=True) == copy
+    assert job.checkpointer.next_id == 10
+    strange = checkpoint_manifest("another", 99, kind="savepoint")
+    job.completed.begin_from(strange, "file:///of-another-lineage", own=False)
+    job.checkpointer.restore(must_exist=True)
+    assert job.checkpointer.next_id == 10
+
+
 def test_the_last_checkpoint_that_fails_says_why(make_job):
     job = make_job()
     job.commit("a")
@@ -385,6 +430,28 @@ def test_a_checkpoint_that_overtakes_a_savepoint_leaves_it_its_output(make_job):
     assert job.files == ["a", "b"]
 
 
+def test_sinks_hear_what_a_savepoint_under_way_covers_when_they_may_forget(make_job):
+    job = make_job(max_concurrent=2)
+    job.fleet.gated = True
+    job.commit("a", "b")
+    request = SavepointRequest("before")
+    job.savepoint(request)
+    job.commit("c")
+    job.due()
+    job.fleet.gates[2].set()
+    wait_until(lambda: 2 in job.poll(), 20, "checkpoint 2")
+    wait_until(lambda: (job.poll(), job.output.pending)[1], 20, "sinks to hear")
+    items = {"out": [{"file": "a"}, {"file": "b"}]}
+    assert job.output.pending == [PendingSavepoint(job.writer.fence, 0, 1, 1, items)]
+    job.fleet.gates[1].set()
+    wait_until(lambda: (job.poll(), request.wait(0))[1], 20, "the savepoint")
+    job.fleet.gated = False
+    job.commit("d")
+    job.due()
+    job.settle()
+    wait_until(lambda: (job.poll(), not job.output.pending)[1], 20, "sinks to hear")
+
+
 def test_who_waits_for_a_savepoint_hears_of_it_when_the_run_ends(make_job, monkeypatch):
     job = make_job()
     inside, gate, create = threading.Event(), threading.Event(), SavepointStore.create
@@ -415,6 +482,25 @@ def test_a_savepoint_that_the_end_of_the_run_aborts_is_handed_back(make_job):
     assert job.checkpointer.take_suspended() == [request]
     assert request.wait(0) is None
     assert "use --stop" in str(stopped(request))
+
+
+def test_so_is_one_whose_place_is_being_looked_for(make_job, monkeypatch):
+    job, gate, asked = make_job(), threading.Event(), SavepointStore.completed_by
+
+    def slowly(self: SavepointStore, attempt: str) -> Any:
+        assert gate.wait(20)
+        return asked(self, attempt)
+
+    monkeypatch.setattr(SavepointStore, "completed_by", slowly)
+    job.commit("a")
+    request = SavepointRequest("before")
+    job.checkpointer.savepoint(request, job.boundary)
+    threading.Timer(0.05, gate.set).start()
+    job.checkpointer.finish(job.epoch, job.boundary)
+    assert job.checkpointer.last is not None
+    job.checkpointer.abandon()
+    assert job.checkpointer.take_suspended() == [request]
+    assert request.wait(0) is None
 
 
 @pytest.mark.parametrize("error", [Retryable("upload was stopped"), StoreUnavailable("down")])

@@ -33,6 +33,7 @@ from moorage.driver.run_status import RunStatus, run_status
 from moorage.driver.types import JobProgress
 from moorage.driver.views import SavepointView
 from moorage_state.errors import CorruptState, MoorageError, Retryable, UserError
+from moorage_state.stores.addresses import address
 
 VIEW = SavepointView("before", "file:///savepoints/before", 7, 41, 1234, 0.5)
 
@@ -193,6 +194,16 @@ def test_the_socket_lies_where_only_its_user_looks(short_path, monkeypatch):
     path.parent.chmod(0o755)
     with pytest.raises(UserError, match="open to others"):
         control_path("file:///state/clicks")
+
+
+def test_a_directory_has_one_socket_however_its_path_is_written(short_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(short_path))
+    folder = short_path / "clé = a@b+c"
+    folder.mkdir()
+    (short_path / "link").symlink_to(folder)
+    path = control_path(f"file://{folder}")
+    assert path == control_path(address(folder)) == control_path(f"file://{short_path}/link")
+    assert path != control_path(f"file://{short_path}")
 
 
 def test_scratch_lies_where_only_its_user_looks(tmp_path):

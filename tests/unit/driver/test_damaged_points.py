@@ -22,7 +22,7 @@ from moorage_state.snapshots import retained
 def world(tmp_path, monkeypatch):
     """Two checkpoints, the parts of both gone or not; a host that has no local copies."""
     monkeypatch.setattr(Housekeeper, "after", lambda *_: None)
-    monkeypatch.setattr(runner, "_drive_run", lambda _run: RunOutcome.STOPPED)
+    monkeypatch.setattr(runner, "_drive_run", lambda *_: RunOutcome.STOPPED)
     # The end of an upload's connection is not that of the host.
     monkeypatch.setattr(journeys._Here, "connect", lambda self, _: journeys._Connection(self._host))
     made = DriverWorld(tmp_path)

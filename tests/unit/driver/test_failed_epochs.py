@@ -1,4 +1,4 @@
-"""What Spark hears of an epoch that failed, and what people do."""
+"""What Spark hears of an epoch that failed, what people do, and what is left of a run."""
 
 import traceback
 
@@ -47,3 +47,18 @@ def test_what_a_person_must_mend_comes_without_frames_of_ours(run, monkeypatch, 
     assert "Traceback" not in caplog.text
     with pytest.raises(UserError, match="rows with a null key"):
         run._raise_failure()
+
+
+def test_a_run_that_ends_leaves_no_log_of_spark_behind(run, monkeypatch, tmp_path):
+    log = tmp_path / "scratch" / f"spark-{run._run}"
+    (log / "offsets").mkdir(parents=True)
+
+    def fail(*_):
+        raise Retryable("no executor answers")
+
+    monkeypatch.setattr(StreamRun, "_start_query", lambda _: None)
+    monkeypatch.setattr(StreamRun, "_until_end", fail)
+    run._c.stop.set()
+    with pytest.raises(Retryable, match="no executor answers"):
+        run.drive()
+    assert not log.exists()

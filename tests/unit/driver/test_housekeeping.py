@@ -13,7 +13,7 @@ from moorage.driver.requests import Requests, StopRequest
 from moorage.driver.restore_point import Choice
 from moorage.driver.runner import _choose_again
 from moorage.driver.settings import RestorePolicy
-from moorage_state.errors import VersionGone
+from moorage_state.errors import LocalDiskError, VersionGone
 from moorage_state.snapshots import CheckpointStore, UnderWay
 
 WAITS = 20.0
@@ -114,6 +114,22 @@ def test_to_stop_ends_the_wait_for_a_retirement_that_hangs(job, store, at_once):
         _choose_again(context, NONE, {}, LOST)
 
 
+def test_a_sink_that_cannot_tidy_its_folder_is_asked_again_after_the_next_checkpoint(
+    job, monkeypatch
+):
+    asked: list[int] = []
+
+    def retire(_run: int, checkpoint_id: int, *_more: Any) -> None:
+        asked.append(checkpoint_id)
+        raise LocalDiskError("the disk is full")
+
+    monkeypatch.setattr(job.housekeeper, "_output", SimpleNamespace(retire=retire))
+    for _ in range(2):
+        checkpoint(job)
+        wait_until(lambda: (job.poll(), not job.housekeeper.busy)[1], WAITS, "the chore to end")
+    assert asked == [1, 2]
+
+
 def test_a_sweep_asks_what_is_under_way_of_the_run_that_is_on_by_then(job, store):
     store.hang("list", "shared/")
     checkpoint(job)
@@ -125,7 +141,7 @@ def test_a_sweep_asks_what_is_under_way_of_the_run_that_is_on_by_then(job, store
         return UnderWay()
 
     job.checkpointer.abandon()
-    job.housekeeper.serve(1, Background(), under_way)
+    job.housekeeper.serve(1, Background(), under_way, tuple)
     store.go_on.set()
     assert asked.wait(WAITS)
 

@@ -4,6 +4,7 @@ import datetime
 import threading
 from contextlib import closing
 from decimal import Decimal
+from itertools import groupby
 
 import pytest
 
@@ -105,7 +106,7 @@ class Job:
         self.epoch, self.schemas, self.runs = 0, {}, 0
         self.scaled(parallelism)
         self.done: list[LookupDone] = []
-        self.lookups = StateLookups(self.done.append, wait_seconds=0.3, wall_ms=lambda: self.wall)
+        self.lookups = StateLookups(self.done.append, wait_seconds=60, wall_ms=lambda: self.wall)
         self.wall = NOW
 
     def scaled(self, parallelism):
@@ -169,6 +170,13 @@ class Job:
 
     def ask(self, name, *keys, **more):
         return self.lookups.answer(LookupRequest(name, list(keys), **more))
+
+    def ask_in_vain(self, name, *keys, match=None):
+        """What is not to be found now, however long it is waited for."""
+        patient, self.lookups._wait_seconds = self.lookups._wait_seconds, 0.3
+        with pytest.raises(StateMoving, match=match):
+            self.ask(name, *keys)
+        self.lookups._wait_seconds = patient
 
     def values(self, name, *keys, **more):
         return [r["value"] for r in self.ask(name, *keys, **more)["results"]]
@@ -357,6 +365,32 @@ def test_a_long_list_comes_in_pages_and_the_client_puts_them_together(job):
     assert list(client.entries("pages", "ann", page=999)) == whole["value"]
 
 
+def test_a_namespace_that_is_on_several_pages_is_one_entry():
+    stored = [(start, n) for start, size in ((0, 25), (60, 1), (120, 4)) for n in range(size)]
+
+    class Paged(QueryableStateClient):
+        def look_up(self, request):
+            begin = int(request.after or 0)
+            end = begin + request.limit
+            value = []
+            for start, some in groupby(stored[begin:end], key=lambda one: one[0]):
+                value.append({"namespace": [start], "value": [n for _, n in some]})
+            after = str(end) if end < len(stored) else None
+            results = [{"value": value, "found": True, "next": after, "epoch": 1}]
+            return {"results": results, "byNamespace": True, "kind": "list"}
+
+    with Paged("http://localhost", "") as client:
+        for page in (1, 7, 25, 26, 29, 100):
+            found = list(client.entries("windows", "ann", page=page))
+            assert [(one["namespace"], len(one["value"])) for one in found] == [
+                ([0], 25),
+                ([60], 1),
+                ([120], 4),
+            ]
+            whole = client.whole(LookupRequest("windows", ["ann"], limit=page))
+            assert whole["results"][0]["value"] == found
+
+
 def test_what_finds_no_room_in_an_answer_is_asked_for_again_by_the_client(job):
     texts = ValueStateDescriptor("texts", "string").queryable("texts")
 
@@ -385,7 +419,6 @@ def test_a_look_up_that_meets_a_rewind_waits_for_its_end(job):
     job.run(counting(1), ("ann",))
     base = job.checkpoint(1)
     places, job.fleet.places = job.fleet.places, None
-    job.lookups._wait_seconds = 30
     found = job.lookups.submit(LookupRequest("counts", ["ann"]))
     # The leases of the run before are stale from here on, and an answer by them would be refused.
     job.fleet.places = places
@@ -396,8 +429,7 @@ def test_a_look_up_that_meets_a_rewind_waits_for_its_end(job):
 def test_where_ranges_do_not_come_to_rest_it_says_what_to_do(job):
     job.run(counting(1), ("ann",))
     job.fleet.places = None
-    with pytest.raises(StateMoving, match="ask again in a few seconds"):
-        job.ask("counts", "ann")
+    job.ask_in_vain("counts", "ann", match="ask again in a few seconds")
     assert job.done[-1].result == "unavailable"
 
 
@@ -406,8 +438,7 @@ def test_leases_of_a_run_that_was_shut_out_give_no_answer(job):
     old = job.fleet.places
     job.open(job.checkpoint(1))
     job.fleet.places = old
-    with pytest.raises(StateMoving, match="the range is not open for this run"):
-        job.ask("counts", "ann")
+    job.ask_in_vain("counts", "ann", match="the range is not open for this run")
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 7])
@@ -427,9 +458,7 @@ def test_while_parallelism_changes_without_a_restart_no_key_seems_to_have_nothin
     job.run(counting(5), *[(key,) for key in keys])
     base = job.checkpoint(1)
     job.fleet.resize(parallelism)
-    with pytest.raises(StateMoving):
-        job.ask("counts", *keys)
-    job.lookups._wait_seconds = 30
+    job.ask_in_vain("counts", *keys)
     waiting = job.lookups.submit(LookupRequest("counts", keys))
     job.open(base)
     assert [r["value"] for r in waiting.result(30)["results"]] == [5] * 200
@@ -440,8 +469,7 @@ def test_a_state_server_that_is_restarted_is_connected_to_anew(job, group):
     assert job.values("counts", "ann") == [1]
     for index, pid in enumerate(group.pids):
         group.kill(index, pid)
-    with pytest.raises(StateMoving):
-        job.ask("counts", "ann")
+    job.ask_in_vain("counts", "ann")
     job.fleet.recover()
     assert job.values("counts", "ann") == [1]
 
@@ -452,7 +480,6 @@ def test_look_ups_that_wait_for_a_state_server_hold_up_no_others(job, group):
     groups = key_groups(job.key_types, GROUPS)([(key,) for key in keys])
     servers = [job.fleet.places.of(job.uid, g)[0] for g in groups]
     lost, kept = keys[servers.index(0)], keys[servers.index(1)]
-    job.lookups._wait_seconds = 30
     group.kill(0, group.pids[0])
     waiting = [job.lookups.submit(LookupRequest("counts", [lost])) for _ in range(8)]
     assert job.lookups.submit(LookupRequest("counts", [kept])).result(20)["results"][0]["found"]
@@ -464,7 +491,6 @@ def test_look_ups_that_wait_for_a_state_server_hold_up_no_others(job, group):
 def test_look_ups_that_wait_hear_that_the_job_has_ended(job):
     job.run(counting(1), ("ann",))
     job.fleet.places = None
-    job.lookups._wait_seconds = 30
     with job.lookups.serving(job.source()):
         waiting = job.lookups.submit(LookupRequest("counts", ["ann"]))
     with pytest.raises((JobNotRunning, StateMoving)):

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from moorage_testing.manifests import checkpoint_manifest
 
 from moorage.driver.reporter import Reporter
 from moorage.driver.types import JobProgress
@@ -71,6 +72,17 @@ def test_what_is_restored_and_the_epoch_under_way_are_told_while_they_last(
     reporter.epoch_began()
     reporter.phase("rewinding")
     assert reporter.progress.epoch_began is None
+
+
+@pytest.mark.parametrize(("own", "last"), [(True, 3), (False, None)])
+def test_what_is_restored_from_elsewhere_is_no_checkpoint_of_the_job(
+    reporter: Reporter, *, own: bool, last: int | None
+) -> None:
+    manifest = checkpoint_manifest("theirs", 3)
+    reporter.restored("file:///theirs/chk-3", manifest, own=own)
+    found = reporter.progress.last_checkpoint
+    assert (found.checkpoint_id if found else None) == last
+    assert reporter.progress.restored_from == "file:///theirs/chk-3"
 
 
 def test_of_each_input_with_strange_times_people_are_told_once(

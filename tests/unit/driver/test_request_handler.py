@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import repeat
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -233,6 +234,7 @@ class Running:
             run._c, run._checkpointer, run._boundary, run._last_checkpoint
         )
         run._start_query = lambda: self.query
+        run._spark_dir = Path("nowhere")
         run._callback = SimpleNamespace(let_go=lambda: None)
         self.run: StreamRun = run
 

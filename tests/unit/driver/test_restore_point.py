@@ -15,7 +15,7 @@ from moorage.api.aggregates import count
 from moorage.api.graph import JobGraph
 from moorage.api.windows import Sliding, Tumbling
 from moorage.driver.lineage import hold_lineage, seen_lineage
-from moorage.driver.manifests import WINDOWS, go_on_with_windows_of, windows_of
+from moorage.driver.manifests import UID_MAPPING, WINDOWS, go_on_with_windows_of, windows_of
 from moorage.driver.refusals import (
     AdoptRequired,
     DirectoryConflict,
@@ -56,6 +56,7 @@ from moorage_state.snapshots import (
     Owner,
     RangeHandle,
     Released,
+    Retire,
     Run,
     SavepointStore,
     encode_manifest,
@@ -151,6 +152,58 @@ def started(lineage) -> LogWriter:
     return writer
 
 
+def _known(checkpoint_id: int, path: Path) -> Orders:
+    """What an operator orders that has heard of this checkpoint."""
+    return replace(ORDERS, path=f"file://{path}/state/chk-{checkpoint_id}")
+
+
+@pytest.mark.parametrize("there", [(), (1, 2)], ids=["emptied", "set back"])
+def test_a_directory_that_never_had_the_newest_checkpoint_is_not_begun_with(lineage, there):
+    """It was emptied, or state.s3.endpoint names another server: nobody chose to lose that."""
+    writer = lineage.claim()
+    lineage.checkpoints(writer, *there)
+    newest = f"chk-{there[-1]}" if there else "none"
+    with pytest.raises(RestorePointNotFound, match=rf"checkpoint=chk-3 newest there={newest} "):
+        lineage.choose(writer, _known(3, lineage.path))
+    again = lineage.claim()
+    with pytest.raises(RestorePointNotFound):
+        lineage.choose(again, _known(3, lineage.path))
+
+
+def test_an_endpoint_that_was_edited_alone_names_another_directory(lineage):
+    settings = lineage.settings(
+        replace(ORDERS, path="s3://bucket/clicks/chk-3?endpoint=http://a:1")
+    )
+    edited = replace(settings, checkpoint_dir="s3://bucket/clicks?endpoint=http://b:2")
+    with pytest.raises(RestorePointNotFound, match="checkpoint=chk-3 newest there=none"):
+        choose(lineage.store, lineage.claim().entries, edited)
+
+
+def test_the_newest_that_was_heard_of_need_not_be_the_newest_nor_be_there_any_more(
+    lineage, started
+):
+    assert lineage.choose(started, _known(2, lineage.path)).path == "chk-3"
+    started.append(Retire(started.fence, 3))
+    assert lineage.choose(started, _known(3, lineage.path)).path == "chk-2"
+
+
+def test_what_was_heard_of_another_directory_tells_nothing_of_this_one(lineage):
+    writer = lineage.claim()
+    for orders in (replace(ORDERS, path="s3://bucket/before/chk-9"), ORDERS):
+        assert lineage.choose(writer, orders).manifest is None
+
+
+@pytest.mark.parametrize("mode", ["Empty", "Path"])
+def test_who_chose_to_go_on_without_what_is_gone_is_not_asked_again(lineage, mode):
+    writer = lineage.claim()
+    lineage.checkpoints(writer, 1)
+    orders = replace(ORDERS, mode=mode, path="chk-1" if mode == "Path" else "", order_id="o-1")
+    choice = lineage.choose(writer, orders, acknowledgeStateLoss=True)
+    lineage.follow(writer, choice, orders)
+    after = lineage.choose(writer, _known(3, lineage.path))
+    assert after.path == ("chk-1" if mode == "Path" else None)
+
+
 def test_an_order_to_go_back_is_followed_once(lineage, started):
     orders = replace(ORDERS, mode="Path", path="chk-1", order_id="o-1")
     choice = lineage.choose(started, orders)
@@ -162,6 +215,42 @@ def test_an_order_to_go_back_is_followed_once(lineage, started):
     assert "o-1" in again.warnings[0]
     other = lineage.choose(started, replace(orders, order_id="o-2"))
     assert (other.path, other.explicit) == ("chk-1", True)
+
+
+@pytest.mark.parametrize(
+    ("directory", "path"),
+    [
+        ("s3://bucket/clicks?endpoint=http://a:1", "s3://bucket/clicks/chk-1?endpoint=http://a:1"),
+        (
+            "s3://bucket/clicks?endpoint=http://a:1",
+            "s3://bucket/clicks/chk-1?endpoint=http://a:1&region=eu",
+        ),
+        ("file:///home/josé/state", "file:///home/jos%C3%A9/state/chk-1"),
+    ],
+    ids=["server", "region", "quoted"],
+)
+def test_a_checkpoint_of_the_lineage_is_known_by_its_whole_address(
+    lineage, started, directory, path
+):
+    orders = replace(ORDERS, mode="Path", path=path, order_id="nonce-1")
+    settings = replace(
+        lineage.settings(orders, mode="Path", path=path, claimMode="Claim"),
+        checkpoint_dir=directory,
+    )
+    choice = choose(lineage.store, started.entries, settings)
+    assert (choice.path, choice.address) == ("chk-1", "")
+
+
+@pytest.mark.parametrize(
+    ("order_id", "claim"), [("nonce-0-ab12", True), ("up-3-clicks", False), ("", False)]
+)
+def test_only_what_the_manifest_itself_names_is_claimed(lineage, order_id, claim):
+    orders = replace(ORDERS, mode="Path", path="file:///final", order_id=order_id)
+    given = {"mode": "Path", "path": "file:///initial", "claimMode": "Claim"}
+    assert lineage.settings(orders, **given).restore.claim == claim
+    for asked, its in (("file:///initial", True), ("file:///friday", False)):
+        settings = JobSettings.of(lineage.job(**given), lineage.path, asked, None)
+        assert settings.restore.claim == its
 
 
 def test_a_start_that_fails_before_it_restored_follows_the_order_again(lineage, started):
@@ -446,6 +535,27 @@ def test_an_operator_under_another_uid_keeps_its_watermark(started):
     made = changed(manifest(started, 1), operators={"old": state}, watermarks=watermarks)
     again = renamed(made, {"old": "new", "clicks": "other"})
     assert dict(again.watermarks) == {"clicks": 900, "new": 700, "": 700}
+
+
+@pytest.mark.parametrize(
+    ("mapping", "uids"),
+    [
+        ({"a": "b", "b": "a", "c": "d"}, ["a", "b", "d"]),
+        ({"a": "b"}, ["a", "b", "c"]),
+        ({"a": "b", "b": "e"}, ["a", "e", "c"]),
+    ],
+)
+def test_operators_that_have_their_new_uids_keep_them_when_the_mapping_changes(
+    started, mapping, uids
+):
+    swapped = {"a": "b", "b": "a"}
+    operators = {uid: _stored(uid) for uid in ("a", "b", "c")}
+    before = changed(manifest(started, 1), operators=operators, extra={UID_MAPPING: swapped})
+    after = renamed(before, mapping)
+    assert list(after.operators) == uids
+    handles = [handle for state in after.operators.values() for handle in state.subtasks]
+    assert [handle.uid for handle in handles if isinstance(handle, RangeHandle)] == uids
+    assert list(renamed(before, swapped).operators) == ["a", "b", "c"]
 
 
 def windowed(uid, windows):

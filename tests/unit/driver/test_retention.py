@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from moorage_testing.checkpointed_job import OWNER
@@ -46,7 +46,7 @@ def failed_with(error):
 
     run: Any = SimpleNamespace(drive=drive)
     with pytest.raises(UserFunctionError) as told:
-        _drive_run(run)
+        _drive_run(context=cast("Any", None), run=run)
     return told.value
 
 

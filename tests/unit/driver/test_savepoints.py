@@ -1,13 +1,15 @@
 """What the driver knows of savepoints, and which it deletes."""
 
 import datetime
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from moorage_testing.manifests import checkpoint_manifest
+from msgspec.structs import replace
 
 from moorage.driver.savepoints import ClaimedSavepoints, KnownSavepoints
-from moorage_state.errors import StoreUnavailable
+from moorage_state.errors import NewerFormat, StoreDenied, StoreUnavailable
 from moorage_state.snapshots import (
     Checkpoint,
     FileRef,
@@ -22,7 +24,7 @@ from moorage_state.snapshots import (
     SavepointStore,
     ancestors,
 )
-from moorage_state.stores import MemoryStore
+from moorage_state.stores import MemoryStore, NoSuchBucket
 
 NOW = datetime.datetime.now(datetime.UTC)
 OLD = NOW - datetime.timedelta(hours=2)
@@ -41,7 +43,7 @@ def writer():
     return LogWriter.claim(MemoryStore("lineage"), Owner("c", "n", "j", "u"), "test")
 
 
-def savepoint(writer: LogWriter, checkpoint_id: int = 3) -> str:
+def savepoint(writer: LogWriter, checkpoint_id: int = 3, **more: Any) -> str:
     """A savepoint with one file; returns its digest."""
     store = SavepointStore(URL)
     store.begin("attempt")
@@ -78,6 +80,7 @@ def savepoint(writer: LogWriter, checkpoint_id: int = 3) -> str:
                     parallelism=1, key_types=["bigint"], states=[], subtasks=[handle]
                 )
             },
+            **more,
         )
     )
 
@@ -119,6 +122,29 @@ def test_one_that_is_announced_is_looked_for_for_an_hour_whatever_the_clocks_say
     assert len(known()) == is_known
 
 
+@pytest.mark.parametrize("error", [StoreDenied("403"), NewerFormat("9")], ids=["denied", "newer"])
+def test_one_that_cannot_be_read_here_is_neither_known_nor_gone(writer, error, monkeypatch):
+    announce(writer, savepoint(writer))
+    seconds = [1000.0]
+    known = KnownSavepoints(writer, lambda: seconds[0])
+
+    def refused(*_: object) -> Manifest:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SavepointStore, "load", refused)
+        with pytest.raises(type(error)):
+            known()
+        with pytest.raises(StoreUnavailable):
+            known()  # and is not asked again and again
+        seconds[0] += 7200
+        with pytest.raises(type(error)):
+            known()
+    seconds[0] += 7200
+    assert [manifest.name for manifest in known()] == ["claimed"]
+    assert not [e for e in writer.entries if isinstance(e, Forgotten)]
+
+
 @pytest.mark.parametrize("damage", [b"", b"MOORAGE-MANIFEST 0 nonsense\n"])
 def test_one_that_is_damaged_is_not_known_and_no_error(writer, damage):
     digest = savepoint(writer)
@@ -152,6 +178,141 @@ def test_one_that_is_gone_for_good_is_never_looked_for_again(writer, there, monk
     KnownSavepoints(writer)()
     assert len(looked) == there
     assert ancestors(writer.entries, 3) == (3,)
+
+
+def test_of_a_known_one_only_that_is_kept_which_sinks_and_their_history_need(writer):
+    digest = savepoint(writer, sinks={"out": [{"rows": 3}]}, source={"log": "x"}, extra={"a": 1})
+    announce(writer, digest)
+    (kept,) = KnownSavepoints(writer)()
+    whole = SavepointStore(URL).load(digest)
+    assert whole.operators
+    assert kept == replace(whole, operators={}, source={}, extra={})
+    assert kept.sinks == {"out": [{"rows": 3}]}
+
+
+def test_a_known_one_that_is_deleted_is_forgotten(writer):
+    announce(writer, savepoint(writer))
+    seconds = [1000.0]
+    known = KnownSavepoints(writer, lambda: seconds[0])
+    assert len(known()) == 1
+    MemoryStore.named("claimed").delete("MANIFEST")
+    assert len(known()) == 1  # it was there a moment ago
+    seconds[0] += 301
+    assert known() == known() == []
+    assert [e for e in writer.entries if isinstance(e, Forgotten)] == [Forgotten(1, 3)]
+
+
+@pytest.mark.parametrize("error", [StoreDenied("403"), StoreUnavailable("away")])
+def test_a_known_one_whose_store_cannot_be_asked_stays_known(writer, error, monkeypatch):
+    announce(writer, savepoint(writer))
+    seconds = [1000.0]
+    known = KnownSavepoints(writer, lambda: seconds[0])
+    known()
+
+    def refused(*_: object) -> bool:
+        raise error
+
+    monkeypatch.setattr(SavepointStore, "exists", refused)
+    for _ in range(3):
+        seconds[0] += 7200
+        assert len(known()) == 1
+    assert not [e for e in writer.entries if isinstance(e, Forgotten)]
+
+
+def test_a_look_asks_for_some_of_the_known_ones_and_all_have_their_turn(writer, monkeypatch):
+    digest = savepoint(writer)
+    for number in range(3, 23):
+        writer.append(Savepoint(writer.fence, 0, number, URL, digest, 9, NOW))
+    seconds = [1000.0]
+    known = KnownSavepoints(writer, lambda: seconds[0])
+    assert len(known()) == 20
+    asked: list[str] = []
+    exists = SavepointStore.exists
+
+    def seen(store: SavepointStore) -> bool:
+        asked.append(store.url)
+        return exists(store)
+
+    monkeypatch.setattr(SavepointStore, "exists", seen)
+    for looks in (1, 2):
+        seconds[0] += 301
+        assert len(known()) == len(known()) == 20
+        assert len(asked) == 8 * looks
+    MemoryStore.named("claimed").delete("MANIFEST")
+    for left in (12, 4, 0):
+        seconds[0] += 301
+        assert len(known()) == left
+
+
+class Buckets:
+    """Savepoints, some of whose buckets are missing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.missing = True
+        for name in ("load", "exists"):
+            monkeypatch.setattr(SavepointStore, name, self.unless(getattr(SavepointStore, name)))
+
+    def unless(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(store: SavepointStore, *arguments: str) -> Any:
+            if self.missing and store.url == URL:
+                raise NoSuchBucket("code=NoSuchBucket")
+            return call(store, *arguments)
+
+        return called
+
+
+def test_one_whose_bucket_is_missing_is_taken_for_gone_after_an_hour(writer, monkeypatch):
+    announce(writer, savepoint(writer))
+    Buckets(monkeypatch)
+    seconds = [1000.0]
+    known = KnownSavepoints(writer, lambda: seconds[0])
+    for _ in range(2):
+        with pytest.raises(StoreDenied, match=f"path={URL}: code=NoSuchBucket; it counts as del"):
+            known()
+        seconds[0] += 1800
+    assert not [e for e in writer.entries if isinstance(e, Forgotten)]
+    seconds[0] += 1
+    assert known() == []
+    assert [e for e in writer.entries if isinstance(e, Forgotten)] == [Forgotten(1, 3)]
+
+
+def test_one_that_is_known_and_whose_bucket_comes_back_within_the_hour_stays(writer, monkeypatch):
+    announce(writer, savepoint(writer))
+    seconds = [1000.0]
+    known = KnownSavepoints(writer, lambda: seconds[0])
+    known()
+    buckets = Buckets(monkeypatch)
+    for missing in (True, True, False, True, True):
+        seconds[0] += 1801
+        buckets.missing = missing
+        assert len(known()) == 1
+    seconds[0] += 1801
+    assert known() == []
+    assert [e for e in writer.entries if isinstance(e, Forgotten)] == [Forgotten(1, 3)]
+
+
+def test_the_others_are_read_beside_one_that_is_refused(writer, monkeypatch):
+    writer.append(Savepoint(writer.fence, 0, 4, "memory://claimed", savepoint(writer), 9, NOW))
+    announce(writer, "sha256:0")
+    reads: list[str] = []
+
+    def load(_: SavepointStore, digest: str) -> Manifest | None:
+        reads.append(digest)
+        if digest == "sha256:0":
+            raise StoreDenied("403")
+        return checkpoint_manifest(writer.lineage, 4)
+
+    monkeypatch.setattr(SavepointStore, "load", load)
+    seconds = [1000.0]
+    known = KnownSavepoints(writer, lambda: seconds[0])
+    with pytest.raises(StoreDenied, match="path=memory://claimed: 403; let the job read it; or"):
+        known()
+    with pytest.raises(StoreUnavailable, match="403; let the job read it"):
+        known()
+    seconds[0] += 301
+    with pytest.raises(StoreDenied):
+        known()
+    assert len(reads) == 3
 
 
 def objects() -> list[str]:
@@ -196,6 +357,15 @@ def test_an_unclaimed_one_stays_and_so_does_one_that_a_run_began_from_again(writ
     run(writer, 1, URL, explicit=True, claimed=digest)
     checkpoint(writer, 5)
     run(writer, 2, URL)
+    ClaimedSavepoints(writer, retain=1).release()
+    assert len(objects()) == 3
+
+
+def test_one_that_was_claimed_stays_when_it_is_chosen_again_without_a_claim(writer):
+    run(writer, 0, URL, explicit=True, claimed=savepoint(writer))
+    run(writer, 1, URL, explicit=True)
+    checkpoint(writer, 4)
+    checkpoint(writer, 5)
     ClaimedSavepoints(writer, retain=1).release()
     assert len(objects()) == 3
 

@@ -1,6 +1,7 @@
 """Which settings go to Spark in a file, and how that is written."""
 
 import os
+import shlex
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from moorage.driver import session
 from moorage.driver.session import engine_conf, hidden, out_of_sight, properties
 
 VARIABLE = "PYSPARK_SUBMIT_ARGS"
@@ -65,3 +67,22 @@ def test_the_driver_logs_warnings_unless_the_job_says_otherwise(given):
     settings: Any = SimpleNamespace(spark_conf=given, parallelism=2)
     conf = engine_conf(settings)
     assert conf["spark.log.level"] == given.get("spark.log.level", "WARN")
+
+
+def test_the_places_of_a_run_may_have_blanks_in_their_names(tmp_path, monkeypatch):
+    installed, scratch = tmp_path / "it's my venv", tmp_path / "run of mine"
+    monkeypatch.setattr(session, "files", lambda _package: installed)
+    settings: Any = SimpleNamespace(spark_conf={}, driver_memory_mb=1024)
+    conf = session._local_conf(settings, scratch)
+    # As Spark splits them: like a shell.
+    options = shlex.split(conf["spark.driver.extraJavaOptions"])
+    assert f"-Dlog4j2.configurationFile={installed}/log4j2.properties" in options
+    assert f"-Dmoorage.log={scratch}/spark.log" in options
+    assert f"-Djava.io.tmpdir={scratch}/tmp" in options
+
+
+def test_places_without_blanks_are_told_as_they_are(monkeypatch):
+    monkeypatch.setattr(session, "files", lambda _package: Path("/venv"))
+    settings: Any = SimpleNamespace(spark_conf={}, driver_memory_mb=1024)
+    conf = session._local_conf(settings, Path("/tmp/run-1"))
+    assert " -Dmoorage.log=/tmp/run-1/spark.log " in conf["spark.driver.extraJavaOptions"]

@@ -36,7 +36,7 @@ from moorage.driver.standby import FIRST_RUN, HeldSink, NoCheckpoints, Standby, 
 from moorage.driver.stream_run import StreamRun
 from moorage.driver.types import Orders, RunOptions, RunOutcome
 from moorage.engine.range_access import ExecutorLost
-from moorage_state.errors import CorruptState, Fenced, UserError
+from moorage_state.errors import CorruptState, Fenced, UserError, VersionGone
 from moorage_state.server.local_files import run_order
 from moorage_state.snapshots import CheckpointStore, LogWriter, run_token
 from moorage_state.stores import LocalStore
@@ -268,6 +268,20 @@ def test_what_lies_in_the_store_stays_whatever_it_is_told_to_do_at_its_end(stand
     request.running()
     let_go(context, request, Stopped())
     assert request.wait(0) == Stopped()
+
+
+@pytest.mark.parametrize(("beside", "kind"), [(True, VersionGone), (False, CorruptState)])
+def test_a_range_that_is_opened_again_from_what_the_leader_let_go_begins_anew(beside, kind):
+    """Its server has died, and with it the list of the files that lie on its volume."""
+
+    def fail():
+        raise CorruptState("part of a manifest is missing", "chk-1/part-1")
+
+    context: Any = SimpleNamespace(standby=object() if beside else None)
+    run: Any = SimpleNamespace(drive=fail)
+    with pytest.raises(kind, match="part of a manifest is missing: path=chk-1/part-1") as told:
+        runner._drive_run(context, run)
+    assert isinstance(told.value, runner._REWIND) == beside
 
 
 def test_it_is_heard_in_the_pause_after_lost_executors(standing_by, monkeypatch):

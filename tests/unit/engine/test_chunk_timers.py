@@ -7,7 +7,7 @@ import pytest
 from moorage_testing.fake_range import FakeRange
 
 from moorage.engine.chunk_timers import KINDS, ChunkTimers
-from moorage_state.keyed import KeyedStateStore, TimeDomain
+from moorage_state.keyed import KeyedStateStore, KeyTimers, TimeDomain
 from moorage_state.keyed.many_timers import stored_timers
 from moorage_state.keyed.timers import TIMERS_STATE
 from moorage_state.keylayout import key_prefix, state_id, timer_entry
@@ -139,3 +139,67 @@ def test_nothing_is_set_when_nothing_comes_after():
     store.finish()
     server.commit()
     assert (timers.ignored, server.entries) == (2, {})
+
+
+def entries_after_rows(server, count, fired):
+    """By rows a key gets an entry for each of its timers, and keeps them when most have fired."""
+    prefix = key_prefix(*KEYS[0])
+    for epoch in range(2):
+        store = KeyedStateStore(server, epoch)
+        timers = KeyTimers(store)
+        store.begin_chunk([prefix])
+        store.switch_to(0)
+        if epoch:
+            assert [timers.pop_due(fired - 1) for _ in range(fired)] == list(range(fired))
+        else:
+            for n in range(count):
+                timers.register(n)
+                timers.register(10_000 + n, PROCESSING)
+        store.finish()
+        server.commit()
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("more", [[], [5_000], [600], range(5_000, 6_000)])
+def test_a_key_that_has_entries_for_few_timers_has_them_packed_or_all_of_them(more, others):
+    server, model = FakeRange(), Model(KEYS)
+    entries_after_rows(server, 350, fired=300)
+    assert len(server.entries) == 1 + 2 * (50 + 350)
+    model.timers[KEYS[0]] = (set(range(300, 350)), set(range(10_000, 10_350)))
+    keys = [key_prefix(*key) for key in KEYS]
+    if others:
+        # One that has the same timers, packed.
+        model.timers[KEYS[1]] = model.timers[KEYS[0]]
+        server.entries = model.stored() | server.entries
+    store = KeyedStateStore(server, 2)
+    timers = ChunkTimers(store)
+    for runs_on in (False, True):
+        timers.begin(keys[:1] if runs_on else keys[:0:-1] + keys[:1], runs_on=runs_on)
+        if not runs_on:
+            at = len(keys) - 1
+            due, _ = timers.pop_due(range(at, at + 1), EVENT, 310)
+            assert due is not None
+            assert due.times.tolist() == list(range(300, 311))
+            timers.register([at] * len(more), list(more), EVENT, NOW)
+        timers.end()
+    timers.finish()
+    store.finish()
+    server.commit()
+    event, processing = model.timers[KEYS[0]]
+    model.timers[KEYS[0]] = (event - set(range(311)) | set(more), processing)
+    assert server.entries == model.stored()
+
+
+def test_a_key_that_has_entries_for_few_timers_has_none_when_all_fired():
+    server = FakeRange()
+    entries_after_rows(server, 350, fired=300)
+    store = KeyedStateStore(server, 2)
+    timers = ChunkTimers(store)
+    timers.begin([key_prefix(*KEYS[0])], runs_on=False)
+    timers.pop_due(range(1), EVENT, 20_000)
+    timers.pop_due(range(1), PROCESSING, 20_000)
+    timers.end()
+    timers.finish()
+    store.finish()
+    server.commit()
+    assert server.entries == {}

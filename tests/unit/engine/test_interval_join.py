@@ -201,6 +201,27 @@ def test_what_cannot_be_joined_is_refused_with_what_to_do():
             run_job(made, {})
 
 
+def test_late_rows_of_both_sides_go_to_one_side_output_if_they_have_the_same_columns():
+    def build(right):
+        def made(env):
+            one = env.read_stream("left", "json", schema=LEFT).with_event_time("at")
+            two = env.read_stream("right", "json", schema=right).with_event_time("at")
+            join = one.key_by("user").interval_join(two.key_by("user"))
+            found = join.between("0s", "1s", late_left=LATE_LEFT, late_right=LATE_LEFT)
+            pairs = found.select(uid="join", user="left.user")
+            pairs.get_side_output(LATE_LEFT).sink_to(FileSink("late"), uid="late")
+
+        return made
+
+    late = {"left": [("a", 1, 0)], "right": [("a", 2, 0)]}
+    on_time = {"left": [("a", 3, 10_000)], "right": [("a", 4, 10_000)]}
+    found = run_job(build(LEFT), [on_time, late])["late"]
+    assert sorted(found) == [("a", 1, 0), ("a", 2, 0)]
+    words = r"side_output=late-left left=.*; give each side a tag of its own"
+    with pytest.raises(UserError, match=words):
+        run_job(build("user string, m long, at long"), {})
+
+
 def test_pairs_by_their_later_time_are_on_time_for_an_operator_after_the_join():
     def build(env):
         left, right = streams(env)

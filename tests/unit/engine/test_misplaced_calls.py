@@ -32,10 +32,12 @@ def test_who_asks_whether_a_call_is_there_is_told_no():
     assert answers == [False, False, False]
 
 
-def test_spark_may_not_take_files_away_that_a_restore_reads_again():
+@pytest.mark.parametrize("source", ["json", "JSON", "xml", "avro", "of.another.Package"])
+@pytest.mark.parametrize("option", ["cleanSource", "cleansource"])
+def test_spark_may_not_take_files_away_that_a_restore_reads_again(source, option):
     def build(env):
-        options = {"cleanSource": "DELETE"}
-        env.read_stream("in", "json", schema="user string", path="in", **options)
+        options = {option: "DELETE"}
+        env.read_stream("in", source, schema="user string", path="in", **options)
 
     with pytest.raises(UserError, match="leave cleanSource out"):
         run_job(build, {})

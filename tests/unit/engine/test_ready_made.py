@@ -10,6 +10,8 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 from moorage.api.aggregates import avg, bound, count, max_, min_, sum_
 from moorage.api.ready_made import FirstRows, Running, TopRows
+from moorage.engine.task_failures import SubtaskFailure
+from moorage.testing import KeyedHarness
 from moorage_state.keyed import TimeDomain
 
 STREAM = StructType([StructField("user", StringType()), StructField("n", LongType())])
@@ -54,6 +56,31 @@ def test_running_aggregates_are_those_of_all_rows_up_to_each(new_operator, batch
             assert sorted(done.rows, key=str) == sorted(expected, key=str)
 
 
+GREAT = 5 * 10**18
+
+
+def sums(operator, batch, *rows):
+    make = Running(bound("r", {"total": sum_("n"), "most": max_("n")}, STREAM), ("user",))
+    output = pa.schema([*ROW, ("most", pa.int64())])
+    output = output.set(1, pa.field("total", pa.int64()))
+    return operator.epoch(make, [batch(*rows)], output=output).rows
+
+
+def test_a_running_sum_that_fits_is_made_whatever_its_rows_are_without_those_before(
+    operator, batch
+):
+    rows = [("a", -GREAT), ("a", GREAT), ("a", GREAT), ("a", None), ("b", None), ("b", 7)]
+    totals = [-GREAT, 0, GREAT, GREAT, None, 7]
+    assert [row[1] for row in sums(operator, batch, *rows)] == totals
+    found = sums(operator, batch, ("a", -GREAT), ("a", -GREAT), ("a", 1))
+    assert [row[1] for row in found] == [0, -GREAT, 1 - GREAT]
+
+
+def test_a_running_sum_that_does_not_fit_after_some_row_is_refused(operator, batch):
+    with pytest.raises(SubtaskFailure, match="does not fit 64 bits: column=n"):
+        sums(operator, batch, ("a", GREAT), ("a", GREAT), ("a", -GREAT), ("a", 0))
+
+
 def test_of_equal_rows_the_first_one_comes_once_in_its_time_to_live(operator, batch):
     def epoch(now_ms, *rows, ttl_ms=10_000):
         done = operator.epoch(FirstRows(ttl_ms), [batch(*rows)] if rows else [], now_ms=now_ms)
@@ -68,6 +95,21 @@ def test_of_equal_rows_the_first_one_comes_once_in_its_time_to_live(operator, ba
     done = operator.epoch(FirstRows(10_000), now_ms=99_000)
     assert done.ack.timers_fired == 0
     assert epoch(99_001, ("a", 9)) == [("a", 9)]
+
+
+def test_rows_are_forgotten_in_a_time_to_live_that_is_longer_than_before():
+    def first(ttl):
+        return lambda stream: stream.deduplicate(uid="d", ttl=ttl)
+
+    with KeyedHarness(first("10s"), "user string, n long", "user") as harness:
+        harness.process(("a", 1))
+        snapshot = harness.snapshot()
+    with KeyedHarness(first("50s"), "user string, n long", "user", restore=snapshot) as harness:
+        harness.set_processing_time(20_000)
+        assert harness.process(("a", 2)) == []
+        assert harness.timers("a", TimeDomain.PROCESSING_TIME) == [50_000]
+        harness.set_processing_time(60_000)
+        assert (harness.keys(), harness.num_timers(TimeDomain.PROCESSING_TIME)) == ([], 0)
 
 
 def test_without_a_time_to_live_a_row_is_never_forgotten(operator, batch):

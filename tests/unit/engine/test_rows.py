@@ -196,6 +196,17 @@ def test_a_null_in_a_column_that_is_declared_not_null_is_refused():
         taken(pa.int64(), 5, None, nullable=False)
 
 
+def test_an_array_may_be_in_a_column_and_in_a_field_that_are_declared_not_null():
+    kind, array = pa.list_(pa.int32()), np.array([1, 2])
+    assert taken(kind, array, array, nullable=False) == [[1, 2], [1, 2]]
+    with pytest.raises(UserError, match=r"column=c declared=.* it is declared not null"):
+        taken(kind, array, None, nullable=False)
+    field = pa.struct([pa.field("x", kind, nullable=False)])
+    assert taken(field, {"x": array}, {"x": array}) == [{"x": [1, 2]}, {"x": [1, 2]}]
+    with pytest.raises(UserError, match=r"column=c declared=.* it is declared not null"):
+        taken(field, {"x": array}, {})
+
+
 @pytest.fixture
 def buffer():
     return OutputBuffer("count", pa.schema([("user", pa.string()), ("n", pa.int64())]))

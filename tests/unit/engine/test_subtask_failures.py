@@ -5,6 +5,7 @@
 import errno
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 from moorage.api.file_sink import FileSink
 from moorage.api.functions import KeyedProcessFunction
 from moorage.engine.range_access import LeasedRange, ServerDoor
-from moorage.engine.subtask import run_subtask
+from moorage.engine.subtask import run_subtask, stage_rows
 from moorage.engine.task_failures import SubtaskFailure, UserFunctionError, failure_of
 from moorage_state.descriptors import ValueStateDescriptor
 from moorage_state.errors import (
@@ -293,6 +294,33 @@ def test_output_that_is_not_declared_is_the_users_error(operator, batch, row, wo
 )
 def test_what_the_driver_does_depends_on_the_error(operator, batch, error, kind):
     assert type(failing(operator, Fails("process-a", error), [batch(("a", 1))])) is kind
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (LocalDiskError("no room"), LocalDiskError),
+        (Retryable("the store is away"), Retryable),
+        (UserError("no name of a directory"), UserError),
+    ],
+)
+@pytest.mark.parametrize("aborts", [True, False])
+def test_what_stages_rows_of_no_operator_says_what_the_driver_is_to_do(error, kind, aborts):
+    class Writer:
+        def write(self, _batch: pa.RecordBatch) -> None:
+            raise error
+
+        def abort(self) -> None:
+            if not aborts:
+                raise OSError(errno.EIO, "Input/output error")
+
+    rows = pa.RecordBatch.from_pydict({"n": [1]})
+    sink: Any = SimpleNamespace(open_writer=lambda _stage, _schema: Writer())
+    with pytest.raises(SubtaskFailure) as told:
+        list(stage_rows("lineage", "f1r0", 1, "out", sink, rows.schema, iter([rows])))
+    told_to_driver = RuntimeError(f"PythonException: SubtaskFailure: {told.value}")
+    found = failure_of(told_to_driver)
+    assert (type(found), str(found)) == (kind, str(error))
 
 
 # -- the range --------------------------------------------------------------------------------

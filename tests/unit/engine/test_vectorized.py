@@ -19,6 +19,7 @@ from moorage.engine.output_types import fitted, hash_column
 from moorage.engine.task_failures import SubtaskFailure
 from moorage_state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from moorage_state.errors import UserError
+from moorage_state.keyed import TimeDomain
 from moorage_state.timetolive import StateTtlConfig
 
 SEEN = "total long, rows int"
@@ -125,6 +126,24 @@ def test_what_one_call_puts_the_next_one_gets_for_a_key_that_runs_on(operator, b
     look, found = stored()
     operator.epoch(look, [batch(("a", 0), ("b", 0), ("c", 0))])
     assert {key: value["total"] for key, value in found.items()} == {"a": 1, "b": 9, "c": 5}
+
+
+def test_a_timer_in_the_past_of_a_key_that_runs_on_fires_in_its_epoch(operator, batch):
+    fired = []
+
+    class Alarmed(KeyedBatchFunction):
+        """Sets a timer for keys whose first number is a two."""
+
+        def process_batch(self, keys, table, ctx):
+            twos = np.flatnonzero(table.column("n").to_numpy()[ctx.starts] == 2)
+            if len(twos):
+                ctx.register_timers(twos, np.full(len(twos), 50), TimeDomain.PROCESSING_TIME)
+
+        def on_timers(self, keys, timers, ctx):
+            fired.append(keys.take(pa.array(timers.key_index)).to_pylist())
+
+    operator.epoch(Alarmed(), [batch(("a", 1), ("b", 2)), batch(("b", 3), ("c", 4))], now_ms=100)
+    assert fired == [["b"]]
 
 
 def test_state_is_read_and_put_for_some_keys_wherever_rows_run_on(operator, batch):
@@ -427,3 +446,74 @@ def test_a_table_is_fitted_by_name_and_widened():
     assert list(fitted(made.slice(1), schema, "op")) == []
     with pytest.raises(UserError, match="column=n declared=int64 got=double"):
         list(fitted(pa.table({"n": [1.5], "user": ["a"]}), schema, "op"))
+
+
+AT, NAIVE = pa.timestamp("us", "UTC"), pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.array([1_700_000_000_000]), AT),
+        (pa.array(["2026-01-01"]), AT),
+        (pa.array([1], NAIVE), AT),
+        (pa.array([1], AT), NAIVE),
+        (pa.array([1], pa.date32()), AT),
+        (pa.array(["1"]), pa.int64()),
+        (pa.array([True]), pa.int64()),
+        (pa.array([Decimal(1)]), pa.int64()),
+        (pa.array([1.0]), pa.int64()),
+        (pa.array([1]), pa.string()),
+        (pa.array([b"x"]), pa.string()),
+        (pa.array(["x"]), pa.binary()),
+        (pa.array([1]), pa.bool_()),
+        (pa.array([1], pa.int32()), pa.date32()),
+        (pa.array([1], AT), pa.date32()),
+        (pa.array(["1"]).dictionary_encode(), pa.int64()),
+        (pa.array([["1"]]), pa.list_(pa.int64())),
+        (pa.array([{"a": 1}]), pa.struct([("a", AT)])),
+        (pa.array([{"a": 1, "b": 2}]), pa.struct([("a", pa.int64())])),
+        (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())), pa.map_(pa.string(), AT)),
+    ],
+)
+def test_what_arrow_would_make_another_value_of_is_refused(column, kind):
+    with pytest.raises(UserError, match=r"does not fit: op column=x .*: it is no narrower type"):
+        list(fitted(pa.table({"x": column}), pa.schema([("x", kind)]), "op"))
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.array([1], pa.uint8()), pa.int64()),
+        (pa.array([1]), pa.float64()),
+        (pa.array([1.5]), pa.float32()),
+        (pa.array([1], pa.int8()), pa.decimal128(10, 2)),
+        (pa.array([Decimal("1.5")]), pa.decimal128(10, 2)),
+        (pa.array(["x"], pa.large_string()), pa.string()),
+        (pa.array(["x"]).dictionary_encode(), pa.string()),
+        (pa.array([b"xy"], pa.binary(2)), pa.binary()),
+        (pa.array([1], pa.timestamp("ms", "Europe/Berlin")), AT),
+        (pa.array([86_400_000], pa.date64()), pa.date32()),
+        (pa.array([None]), AT),
+        (pa.array([[]]), pa.list_(AT)),
+        (pa.array([[1, None]], pa.large_list(pa.int8())), pa.list_(pa.int64())),
+        (pa.array([{"a": 1}]), pa.struct([("a", pa.float64()), ("b", pa.string())])),
+        (
+            pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int8())),
+            pa.map_(pa.string(), pa.int64()),
+        ),
+    ],
+)
+def test_narrower_columns_of_every_sort_are_widened(column, kind):
+    (found,) = fitted(pa.table({"x": column}), pa.schema([("x", kind)]), "op")
+    assert found.schema.field("x").type == kind
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("given", [pa.int64(), pa.int8(), pa.null()])
+def test_a_null_in_a_column_that_is_declared_not_null_is_refused(given):
+    schema = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    with pytest.raises(UserError, match=r"op column=n declared=int64 .* declared not null"):
+        list(fitted(pa.table({"n": pa.array([None], given)}), schema, "op"))
+    (found,) = fitted(pa.table({"n": [1]}), schema, "op")
+    assert found.to_pylist() == [{"n": 1}]

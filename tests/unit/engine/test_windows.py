@@ -28,6 +28,7 @@ from moorage.api.windows import (
     EachCount,
     Early,
     Global,
+    Never,
     ProcessWindowFunction,
     Session,
     Sliding,
@@ -464,6 +465,16 @@ def test_with_the_backend_batch_all_windows_end_with_their_key(run, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_with_the_backend_batch_windows_that_wait_for_late_rows_ignore_no_timer(run, way, caplog):
+    windows = run(lambda: WAYS[way](Tumbling("10ms"), None, "5ms"), batch=True)
+    assert windows.epoch([("a", 1, 3), ("b", 3, 4), ("a", 4, 8)], -(1 << 63))[0] == [
+        ("a", 0, 10, 2, 5, 1, 4),
+        ("b", 0, 10, 1, 3, 3, 3),
+    ]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_time_that_no_window_can_have_is_refused(run, way):
     with pytest.raises(SubtaskFailure, match="too far away for a window: milliseconds=1780"):
         run(lambda: WAYS[way](Tumbling("1h"))).epoch([("a", 1, 1_780_000_000_000_000_000)], 0)
@@ -493,6 +504,41 @@ def test_rows_of_a_window_are_reduced_two_by_two(run):
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_the_least_long_is_a_sum(run, way):
+    least = -(1 << 63)
+    windows = run(lambda: WAYS[way](Tumbling("1s")))
+    windows.epoch([("a", least, 0), ("b", least + 1, 0)], 0)
+    windows.epoch([("b", -1, 0)], 0)
+    assert sorted(row[4] for row in windows.epoch([], 999)[0]) == [least, least]
+
+
+LAST_DAY = 253_402_300_799_999
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("assigner", "fits", "beyond"),
+    [
+        (Tumbling("1s"), LAST_DAY - 1000, LAST_DAY),
+        (Tumbling("1s"), -62_135_596_800_000, -62_135_596_800_001),
+        (Sliding("2s", "1s"), LAST_DAY - 2000, LAST_DAY - 1000),
+        (Sliding("2s", "1s"), -62_135_596_799_000, -62_135_596_800_000),
+        (Session("1s"), LAST_DAY - 1000, LAST_DAY - 999),
+        (Tumbling("1s"), 0, 1_760_000_000_000_000),
+        (Session("1s"), 0, 1_760_000_000_000_000),
+    ],
+    ids=str,
+)
+def test_a_time_of_which_a_window_is_beyond_what_python_knows_is_refused(
+    run, way, assigner, fits, beyond
+):
+    windows = run(lambda: WAYS[way](assigner))
+    windows.epoch([("a", 1, fits)], -(1 << 63))
+    with pytest.raises(SubtaskFailure, match=f"too far away for a window: milliseconds={beyond};"):
+        windows.epoch([("a", 1, 0), ("a", 1, beyond)], -(1 << 63))
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_sum_that_does_not_fit_is_refused_by_its_column(run, way):
     with pytest.raises(SubtaskFailure, match="does not fit 64 bits: column=n"):
         run(lambda: WAYS[way](Tumbling("1s"))).epoch([("a", (1 << 63) - 1, 0), ("a", 1, 0)], 0)
@@ -512,6 +558,15 @@ def test_a_sum_that_fits_is_made_whatever_its_values_are(run, way, values):
     windows.epoch([("a", value, 0) for value in values], -1)
     windows.epoch([("a", 1, 1)], 0)
     assert windows.epoch([], 999)[0][0][4] == sum(values) + 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("assigner", [Tumbling("1s"), Session("1s")], ids=["tumbling", "session"])
+def test_a_sum_that_fits_is_made_of_rows_that_do_not_fit_without_those_before(run, way, assigner):
+    windows, great = run(lambda: WAYS[way](assigner)), 5 * 10**18
+    windows.epoch([("a", -great, 0)], -1)
+    windows.epoch([("a", great, 1), ("a", great, 2)], -1)
+    assert windows.epoch([], MAX_WATERMARK)[0][0][4] == great
 
 
 @pytest.mark.parametrize("trigger", [None, Early("1h")], ids=["columns", "rows"])
@@ -551,6 +606,37 @@ def test_another_trigger_gives_the_results_of_windows_that_were_open_before(wind
         assert [row.rows for row in harness.process_watermark(100)] == [2, 1]
 
 
+@pytest.mark.parametrize("before", [EachCount(3), Never()], ids=["each-count", "never"])
+@pytest.mark.parametrize("after", ["columns", "rows"])
+@pytest.mark.parametrize(
+    "windows", [Session("10ms"), Tumbling("10ms")], ids=["session", "tumbling"]
+)
+def test_windows_of_a_trigger_without_an_end_give_results_when_it_is_taken_away(
+    windows, before, after
+):
+    def by(trigger):
+        given = {"trigger": trigger, "allowed_lateness": "20ms"}
+        if after == "rows":
+            return lambda s: s.window(windows, **given).reduce(max, uid="w")
+        return lambda s: s.window(windows, **given).aggregate(uid="w", rows=count())
+
+    place = (1, 11) if windows.merges else (0, 10)
+    columns = ("user string, at long", "user")
+    with KeyedHarness(by(before), *columns, event_time="at") as harness:
+        harness.process(("a", 1), ("a", 4), ("a", 50))
+        snapshot = harness.snapshot()
+        # By itself it gives none at the end, and nothing of its windows is left.
+        assert harness.process_watermark(30) + harness.process_watermark(1_000) == []
+        assert harness.num_timers() == 0
+        assert harness.state("window-contents", "a", place) is None
+    with KeyedHarness(by(None), *columns, event_time="at", restore=snapshot) as harness:
+        harness.process(("a", 52))
+        assert len(harness.process_watermark(20)) == 1
+        assert len(harness.process_watermark(1_000)) == 1
+        assert harness.num_timers() == 0
+        assert harness.state("window-contents", "a", place) is None
+
+
 @pytest.mark.parametrize(
     "between", [(None, "0s"), (Early("1h"), "5ms")], ids=["no-early", "lateness"]
 )
@@ -577,14 +663,17 @@ def test_windows_that_ended_under_other_settings_leave_no_state(between):
         assert harness.state("window-contents", "a", (0, 10)) is None
 
 
-@pytest.mark.parametrize("way", ["columns", "rows"])
+@pytest.mark.parametrize("way", ["columns", "rows", "each-count"])
 @pytest.mark.parametrize(("before", "after"), [("20ms", "5ms"), ("5ms", "20ms"), ("0s", "5ms")])
 @pytest.mark.parametrize("windows", [Session("9ms"), Tumbling("10ms")], ids=["session", "tumbling"])
 def test_windows_that_end_with_another_lateness_are_gone_after_it(windows, before, after, way):
     def by(lateness):
         if way == "rows":
             return lambda s: s.window(windows, allowed_lateness=lateness).reduce(max, uid="w")
-        return lambda s: s.window(windows, allowed_lateness=lateness).aggregate(uid="w", n=count())
+        trigger = EachCount(2) if way == "each-count" else None
+        return lambda s: s.window(windows, trigger=trigger, allowed_lateness=lateness).aggregate(
+            uid="w", n=count()
+        )
 
     columns = ("user string, at long", "user")
     with KeyedHarness(by(before), *columns, event_time="at") as harness:
@@ -592,10 +681,65 @@ def test_windows_that_end_with_another_lateness_are_gone_after_it(windows, befor
         snapshot = harness.snapshot()
     with KeyedHarness(by(after), *columns, event_time="at", restore=snapshot) as harness:
         found = harness.process_watermark(10) + harness.process_watermark(1_000)
-        assert len(found) == 1
+        assert len(found) == (way != "each-count")
         place = (1, 10) if windows.merges else (0, 10)
         assert harness.state("window-contents", "a", place) is None
         assert harness.num_timers() == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("windows", "first", "last"),
+    [(Tumbling("10ms"), 0, 50), (Session("9ms"), 0, 50), (Sliding("20ms", "10ms"), -10, 40)],
+    ids=["tumbling", "session", "sliding"],
+)
+def test_windows_of_which_some_are_gone_when_others_end_have_one_result_each(
+    run, windows, first, last, way
+):
+    """What is gone with one that ends later has the same time."""
+    late = run(lambda: WAYS[way](windows, None, "20ms"))
+    assert late.epoch([("a", at, at) for at in range(0, 60, 10)], 0) == ([], [])
+    made, _ = late.epoch([], 60)
+    assert [start for _, start, *_ in made] == [*range(first, last + 1, 10)]
+
+
+@pytest.mark.parametrize("way", ["columns", "rows"])
+@pytest.mark.parametrize(("before", "after"), [("20ms", "5ms"), ("5ms", "20ms")])
+def test_sessions_that_had_ended_with_another_lateness_go_with_the_next_one(before, after, way):
+    def by(lateness):
+        trigger = Early("1h") if way == "rows" else None
+        return lambda s: s.window(
+            Session("9ms"), trigger=trigger, allowed_lateness=lateness
+        ).aggregate(uid="w", n=count())
+
+    columns = ("user string, at long", "user")
+    with KeyedHarness(by(before), *columns, event_time="at") as harness:
+        harness.process(("a", 1))
+        assert len(harness.process_watermark(12)) == 1
+        snapshot = harness.snapshot()
+    with KeyedHarness(by(after), *columns, event_time="at", restore=snapshot) as harness:
+        harness.process(("a", 50))
+        assert len(harness.process_watermark(1_000)) == 1
+        assert harness.state("window-contents", "a", (1, 10)) is None
+        assert harness.state("window-set", "a") is None
+        assert harness.process(("a", 5)) == []
+
+
+@pytest.mark.parametrize("way", ["columns", "rows"])
+@pytest.mark.parametrize("waiting", [5, 7])
+def test_a_window_of_a_smaller_count_is_full_with_the_next_row(waiting, way):
+    def of(size):
+        trigger = EachCount(size, purge=True)
+        windows = Count(size) if way == "columns" else Global()
+        return lambda s: s.window(windows, trigger=trigger).aggregate(uid="w", n=count())
+
+    columns = ("user string, at long", "user")
+    with KeyedHarness(of(10), *columns) as harness:
+        assert harness.process(*[("a", at) for at in range(waiting)]) == []
+        snapshot = harness.snapshot()
+    with KeyedHarness(of(5), *columns, restore=snapshot) as harness:
+        assert harness.process(*[("a", at) for at in range(7)]) == [("a", waiting + 1), ("a", 5)]
+        assert harness.state("window-count", "a", Global().assign(0)[0]) == 1
 
 
 class CountRows(ProcessWindowFunction):

@@ -32,6 +32,26 @@ def test_what_the_store_has_goes_and_comes_back(filled):
     assert kept.cache.used == whole
 
 
+@pytest.mark.parametrize("entries", [1, 7])
+def test_a_walk_may_come_to_an_end_anywhere_before_a_file_that_is_away(
+    filled, monkeypatch, entries
+):
+    kept = filled()
+    kept.db.evict()
+    monkeypatch.setattr(database, "_CHUNK_ENTRIES", entries)
+    end = b"\xff" * 9
+    with kept.db.cursor(b"", end) as cursor:
+        cursor.seek(b"")
+        assert cursor.take_keys(end, 1 << 20) == sorted(kept.model)
+    kept.db.evict()
+    with kept.db.cursor(b"", end) as cursor:
+        found: list[bytes] = []
+        cursor.seek(b"")
+        while cursor.key() is not None:
+            found += cursor.take_keys(end, entries)
+        assert found == sorted(kept.model)
+
+
 def test_a_file_comes_back_into_the_same_inode(filled):
     kept = filled()
     path = kept.db.path / names(kept)[0]

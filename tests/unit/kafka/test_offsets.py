@@ -37,7 +37,7 @@ def test_each_partition_gets_its_share_of_the_limit():
     }
 
 
-def test_a_partition_that_appears_is_read_from_its_first_record():
+def test_a_partition_without_a_start_is_read_from_offset_0():
     slices, lost = planned({("a", 0): 5}, {("a", 0): 7, ("a", 1): 3})
     assert slices == [Slice("a", 0, 5, 7), Slice("a", 1, 0, 3)]
     assert lost == []

@@ -34,7 +34,11 @@ class FakeBrokers:
 
 
 def reader_on(fake, **options):
-    base = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "events"}
+    return reader_naming(fake, {"subscribe": "events", **options})
+
+
+def reader_naming(fake, options):
+    base = {"kafka.bootstrap.servers": "127.0.0.1:1"}
     base["kafkaConsumer.pollTimeoutMs"] = "1"  # for what is missing it waits no longer
     return KafkaReader(SourceOptions.parse({**base, **options}), lambda _: fake)
 
@@ -65,6 +69,27 @@ def test_a_topic_that_is_not_there_is_told_and_not_waited_for():
         reader_on(FakeBrokers()).initialOffset()
 
 
+@pytest.mark.parametrize(
+    ("named", "missing"),
+    [
+        ({"subscribe": "events,clikcs"}, r"missing=\['clikcs'\]"),
+        ({"assign": '{"events":[0,1,7],"clicks":[0]}'}, r"missing=\['clicks-0', 'events-7'\]"),
+    ],
+)
+def test_one_missing_topic_or_partition_among_others_is_told(named, missing):
+    with pytest.raises(SourceFailure, match=f"user_error.*{missing}"):
+        reader_naming(FakeBrokers(p0=10, p1=20), named).initialOffset()
+
+
+@pytest.mark.parametrize("named", [{"subscribe": "events,clicks"}, {"subscribePattern": ".*"}])
+def test_a_new_stream_waits_for_all_that_is_named(monkeypatch, named):
+    fake = FakeBrokers(p0=10)
+    monkeypatch.setattr(time, "sleep", lambda _: fake.ends.update({("clicks", 0): 7}))
+    begin = reader_naming(fake, {**named, "kafkaConsumer.pollTimeoutMs": "30000"}).initialOffset()
+    waited = {"clicks": {"0": 7}} if "subscribe" in named else {}
+    assert begin == {**waited, "events": {"0": 10}}
+
+
 def test_an_epoch_takes_no_more_than_the_limit_and_a_trigger_may_lift_it():
     reader = reader_on(FakeBrokers(p0=100, p1=100), maxOffsetsPerTrigger="10")
     start = {"events": {"0": 0, "1": 0}}
@@ -86,6 +111,17 @@ def test_a_partition_that_appears_in_mid_stream_is_read_from_its_first_record():
     fake.ends["events", 1] = 4
     end = reader.latestOffset(start, ReadAllAvailable())
     assert [p.value for p in reader.partitions(start, end)] == [Slice("events", 1, 0, 4)]
+
+
+def test_a_new_partition_whose_first_records_expired_is_read_from_what_is_left():
+    fake = FakeBrokers(5000, p0=6000, p1=5004)
+    reader = reader_on(fake)
+    start = {"events": {"0": 6000}}
+    end = reader.latestOffset(start, ReadMaxRows(2))
+    assert end == {"events": {"0": 6000, "1": 5002}}
+    assert [p.value for p in reader.partitions(start, end)] == [Slice("events", 1, 5000, 5002)]
+    fake.first = 5003  # since the epoch was planned, that of the next one has expired
+    assert reader.partitions(start, end) == []
 
 
 @pytest.mark.parametrize("ends", [{"p0": 10}, {"p0": 10, "p1": 2}])
@@ -113,6 +149,107 @@ def test_a_partition_that_a_broker_does_not_know_yet_is_asked_for_again(monkeypa
     assert reader.latestOffset(start, ReadAllAvailable()) == start
     fake.ends.clear()
     assert reader.initialOffset() == {"events": {"1": 7}}
+
+
+@pytest.mark.parametrize("named", [True, False])  # Spark 4.1 names no start
+def test_a_partition_that_was_away_for_a_while_is_not_read_again(named):
+    fake = FakeBrokers(p0=10, p1=7)
+    reader = reader_on(fake, failOnDataLoss="false")
+
+    def epoch(start):
+        end = reader.latestOffset(*((start, ReadAllAvailable()) if named else ()))
+        return end, [p.value for p in reader.partitions(start, end)]
+
+    end, _ = epoch({"events": {"0": 0, "1": 0}})
+    del fake.ends["events", 1]
+    fake.ends["events", 0] = 12
+    end, slices = epoch(end)
+    assert (end, slices) == ({"events": {"0": 12, "1": 7}}, [Slice("events", 0, 10, 12)])
+    fake.ends["events", 1] = 9
+    end, slices = epoch(end)
+    assert (end, slices) == ({"events": {"0": 12, "1": 9}}, [Slice("events", 1, 7, 9)])
+
+
+def test_a_partition_that_is_away_is_waited_for_and_told_once(monkeypatch, caplog):
+    fake = FakeBrokers(p0=10, p1=7)
+    reader = reader_on(fake, failOnDataLoss="false")
+    end = reader.latestOffset()
+    del fake.ends["events", 1]
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert "partition events-1 is gone: its next offset was 7" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited again"))
+    assert reader.latestOffset(end, ReadMaxRows(5)) == end
+    assert reader.latestOffset() == end
+    assert caplog.text == ""
+
+
+def test_what_is_deleted_is_out_of_the_offsets_after_another_start(caplog):
+    reader = reader_on(FakeBrokers(p0=10), failOnDataLoss="false")
+    start = {"events": {"0": 10, "1": 7}}
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert (end, reader.partitions(start, end)) == ({"events": {"0": 10}}, [])
+    assert "partition events-1 is gone: its next offset was 7" in caplog.text
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_topic_that_an_upgrade_names_is_waited_for_and_must_be_there(monkeypatch, bounded):
+    fake, start = FakeBrokers(p0=10), {"events": {"0": 10}}
+    named = {"subscribe": "events,clikcs"}
+
+    def epoch(**options):
+        reader = reader_naming(fake, {**named, **options})
+        if bounded:
+            reader.prepareForTriggerAvailableNow()
+        return reader, reader.latestOffset(start, ReadAllAvailable())
+
+    with pytest.raises(SourceFailure, match=r"user_error.*missing=\['clikcs'\]"):
+        epoch()
+    monkeypatch.setattr(time, "sleep", lambda _: fake.ends.update({("clikcs", 0): 7}))
+    _, end = epoch(**{"kafkaConsumer.pollTimeoutMs": "30000"})
+    assert end == {"clikcs": {"0": 7}, **start}
+
+
+def test_a_topic_that_was_let_go_keeps_no_job_from_starting(monkeypatch, caplog):
+    start = {"events": {"0": 10}}
+    named = {"subscribe": "events,clicks", "failOnDataLoss": "false"}
+    reader = reader_naming(FakeBrokers(p0=10), named)
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    assert "nothing of clicks is there" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited again"))
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    assert caplog.text == ""
+
+
+def test_spark_4_1_waits_for_what_it_has_seen_and_at_first_for_what_is_named(monkeypatch):
+    fake = FakeBrokers()
+    patient = {"kafkaConsumer.pollTimeoutMs": "30000"}
+    reader = reader_on(fake, **patient)
+    monkeypatch.setattr(time, "sleep", lambda _: fake.ends.update({("events", 0): 7}))
+    assert reader.latestOffset() == {"events": {"0": 7}}
+    fake.ends["events", 1] = 3
+    assert reader.latestOffset() == {"events": {"0": 7, "1": 3}}
+    del fake.ends["events", 0]
+    assert reader.latestOffset() == {"events": {"0": 7, "1": 3}}
+    impatient = reader_on(fake)
+    impatient.latestOffset()
+    del fake.ends["events", 1]
+    with pytest.raises(OffsetsLost, match="partition events-1 is gone: its next offset was 3"):
+        impatient.latestOffset()
+
+
+def test_a_bounded_run_waits_for_what_is_missing_when_it_begins(monkeypatch):
+    fake = FakeBrokers()
+    reader = reader_on(fake, **{"kafkaConsumer.pollTimeoutMs": "30000"})
+    monkeypatch.setattr(time, "sleep", lambda _: fake.ends.update({("events", 0): 10}))
+    reader.prepareForTriggerAvailableNow()
+    monkeypatch.setattr(time, "sleep", lambda _: fake.ends.update({("events", 1): 7}))
+    start = {"events": {"0": 5, "1": 5}}
+    final = {"events": {"0": 10, "1": 7}}
+    assert reader.latestOffset(start, ReadAllAvailable()) == final
+    fake.ends.update({("events", 0): 99, ("events", 1): 99, ("events", 2): 99})
+    assert reader.latestOffset(final, ReadAllAvailable()) == final
 
 
 def test_a_bounded_run_ends_where_the_topics_ended_when_it_began():

@@ -172,6 +172,50 @@ def test_what_kafka_committed_is_recorded_before_a_person_goes_elsewhere(home, m
     assert home.seen == ["a", "b", "c"]
 
 
+def test_rows_are_not_published_while_kafka_may_have_them_with_a_checkpoint_that_cannot_be_read(
+    home, monkeypatch
+):
+    """A savepoint, a checkpoint, a crash before its record, and back to the savepoint."""
+    sink = home.driver()
+    home.restore(sink, 1)
+    first = home.stage(sink, "a")
+    home.completed(1, first)
+    sink.publish(home.lineage, 1, first)
+    until_savepoint = home.stage(sink, "b", epoch=2)
+    home.completed(2, until_savepoint, 1)
+    until_checkpoint = [*until_savepoint, *home.stage(sink, "c", epoch=3)]
+    home.completed(3, until_checkpoint, 1)
+    with monkeypatch.context() as patch:
+        crash_at(patch, "sink.after_call")
+        with pytest.raises(InterruptedError):
+            sink.publish(home.lineage, 3, until_checkpoint)
+    back = home.driver()
+    with pytest.raises(Retryable, match="published=chk-3 restore_point=2"):
+        home.restore(back, 2, (1, 2), until_savepoint, live=None, left_behind=(3,))
+    # Of the checkpoint before the savepoint all is published.
+    home.restore(home.driver(), 2, (1,), first, live=None, left_behind=(3,))
+    assert home.seen == ["a", "b", "c"]
+
+
+def test_a_savepoint_is_not_published_again_once_the_checkpoint_after_it_can_be_read(
+    home, monkeypatch
+):
+    sink = home.driver()
+    home.restore(sink, 1)
+    items = home.stage(sink, "a")
+    home.completed(1, items)
+    home.completed(2, items)
+    with monkeypatch.context() as patch:
+        crash_at(patch, "sink.after_call")
+        with pytest.raises(InterruptedError):
+            sink.publish(home.lineage, 2, items)
+    back = home.driver()
+    with pytest.raises(Retryable):
+        home.restore(back, 2, (1,), items, live=None)
+    home.restore(back, 2, (1,), items)
+    assert home.seen == ["a"]
+
+
 def test_a_driver_that_was_replaced_cannot_publish(home):
     old, new = home.driver(), home.driver()
     home.restore(old, 1)

@@ -1,5 +1,6 @@
 """State in memory: copies of it, their files, and its limit."""
 
+import random
 import threading
 import time
 import tracemalloc
@@ -93,6 +94,19 @@ def test_copies_of_several_moments_do_not_disturb_each_other(db, tmp_path):
     expected.pop(1)
     db.apply([writes(range(16), 50, b"last")])
     assert [contents(copy.view()) for copy in copies] == expected
+
+
+def test_groups_that_come_in_any_order_are_there_in_their_own_and_views_miss_them(tmp_path):
+    database = MemoryDatabase(tmp_path / "db", HeapBudget())
+    groups = random.Random(1).sample(range(2000), 2000)
+    database.apply([writes([group], 1, b"v") for group in groups[:1000]])
+    before = database.checkpoint(tmp_path / "copy")
+    with database.cursor(b"", b"\xff\xff\xff") as cursor:
+        cursor.seek(b"")
+        database.apply([writes([group], 1, b"v") for group in groups[1000:]])
+        assert cursor.take_keys(b"\xff\xff\xff", 3000) == [key(n, 0) for n in sorted(groups[:1000])]
+    assert list(contents(before.view())) == [key(n, 0) for n in sorted(groups[:1000])]
+    assert list(contents(database)) == [key(n, 0) for n in range(2000)]
 
 
 def test_taking_a_copy_costs_the_same_whatever_there_is(tmp_path):

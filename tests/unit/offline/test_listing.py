@@ -2,13 +2,25 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from moorage.cli.snapshots import show_listing
 from moorage.offline.listing import list_snapshots
 from moorage.offline.lookup import directories_of, find
 from moorage.offline.savepoint_copy import copy
 from moorage_state.errors import CorruptState, UserError
-from moorage_state.snapshots import Checkpoint, CheckpointStore, LineageLog
+from moorage_state.snapshots import (
+    Checkpoint,
+    CheckpointStore,
+    LineageLog,
+    LogWriter,
+    Owner,
+    Retire,
+    log,
+)
 from moorage_state.stores import open_store
+
+OWNER = Owner("here", "default", "flights", "uid-1")
 
 
 def ls(path, now, **options):
@@ -60,12 +72,42 @@ def test_the_whole_history_is_shown_on_request(directory, now):
     assert ls(directory, now).history is None
 
 
+def test_the_history_is_shown_where_the_log_was_put_together(directory, now, monkeypatch):
+    monkeypatch.setattr(log, "COMPACT_EVERY", 1)
+    writer = LogWriter.claim(open_store(f"file://{directory}"), OWNER, "me")
+    writer.compact()
+    found = ls(directory, now, history=True)
+    rows = {row.kind: row for row in found.history or ()}
+    assert {"owner", "checkpoint", "compacted"} <= set(rows)
+    assert rows["compacted"].fields == {"fence": writer.fence, "base": 0, "cleared": 0}
+    show_listing(found)
+
+
 def test_a_damaged_manifest_is_a_row_with_its_problem(directory, now):
     (directory / "chk-2" / "MANIFEST").write_bytes(b"MOORAGE-MANIFEST?")
     damaged, whole = ls(directory, now).checkpoints
     assert "does not match its checksum" in damaged.problem
     assert damaged.bytes is None
     assert whole.problem == ""
+
+
+def test_what_a_running_job_retires_meanwhile_is_listed_as_retired(directory, now, monkeypatch):
+    load = CheckpointStore.load
+
+    def loaded(store, entry):
+        path = directory / entry.manifest_key
+        if entry.checkpoint_id == 2 and path.exists():
+            writer = LogWriter.claim(store.objects, OWNER, "me")
+            writer.append(Retire(writer.fence, 2))
+            path.unlink()
+        return load(store, entry)
+
+    monkeypatch.setattr(CheckpointStore, "load", loaded)
+    rows = ls(directory, now).checkpoints
+    assert [(row.path, row.standing, row.problem) for row in rows] == [
+        ("chk-2", "retired", ""),
+        ("chk-3", "restore point", ""),
+    ]
 
 
 def test_a_damaged_log_is_an_error(directory, now):
@@ -123,10 +165,8 @@ def test_a_missing_savepoint_directory_does_not_hide_the_checkpoints(directory, 
 
 
 def test_a_lineage_whose_checkpoints_are_all_retired_is_listed_with_a_warning(directory, now):
-    from moorage_state.snapshots import LogWriter, Owner, Retire
-
     store = open_store(f"file://{directory}")
-    writer = LogWriter.claim(store, Owner("here", "default", "flights", "uid-1"), "me")
+    writer = LogWriter.claim(store, OWNER, "me")
     for number in (2, 3):
         writer.append(Retire(writer.fence, number))
     found = ls(directory, now)
@@ -143,3 +183,21 @@ def test_the_rows_are_those_that_the_log_names(directory, now):
         (e.epoch, e.completed_at, e.fence) for e in named
     ]
     assert rows[0].files == len(CheckpointStore(store).load(named[0]).files)
+
+
+def test_what_the_driver_says_of_a_checkpoint_is_read_in_one_way(directory, now, monkeypatch):
+    server = {"place": "host:1", "seconds": 0.25, "objects": 3, "bytes_written": 2048}
+    said = {"pause_seconds": 0.5, "upload_seconds": 1.5, "servers": [server, server]}
+    plain, load = ls(directory, now).checkpoints, CheckpointStore.load
+
+    def rows(times):
+        def loaded(store, entry):
+            return replace(load(store, entry), extra={"times": times})
+
+        monkeypatch.setattr(CheckpointStore, "load", loaded)
+        return ls(directory, now).checkpoints
+
+    newer = rows(said)[1]
+    assert (newer.new_bytes, newer.times.upload_seconds) == (4096, 1.5)
+    for other in (None, {}, said | {"upload_seconds": "long"}, said | {"servers": [{}]}):
+        assert rows(other) == plain, "as of a release that does not say it so"

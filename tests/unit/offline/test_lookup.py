@@ -2,9 +2,11 @@ import hashlib
 
 import pytest
 
+from moorage.driver.settings import JobSettings
 from moorage.offline.lookup import SnapshotDirectories, directories_of, find
-from moorage_api import ManifestError
+from moorage_api import ManifestError, load_manifest
 from moorage_state.errors import CorruptState, UserError
+from moorage_state.stores.addresses import without_links
 
 JOB = """\
 apiVersion: moorage.dev/v1alpha1
@@ -52,6 +54,14 @@ def test_a_missing_directory_is_told_from_an_empty_one_and_a_foreign_one(tmp_pat
         find(str(tmp_path))
 
 
+def test_a_manifest_may_have_any_name(tmp_path):
+    path = tmp_path / "job.json"
+    path.write_text(JOB % ("file://./state", "file://./saves"))
+    found = directories_of(str(path))
+    assert found.checkpoints == f"file://{tmp_path}/state"
+    assert directories_of(str(tmp_path / "other.json")).checkpoints.endswith("/other.json")
+
+
 def test_a_name_that_no_savepoint_has_is_told_with_where_names_are_listed(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(JOB % ("file://./state", "file://./saves"))
@@ -94,6 +104,24 @@ def test_a_manifest_of_a_job_stands_for_its_directories(tmp_path):
         f"file://{tmp_path}/state",
         "s3://bucket/saves?endpoint=http://host:8333&path_style=true",
     )
+
+
+@pytest.mark.parametrize("name", ["a%20b", "50%", "a b", "a=b"])
+def test_tools_look_where_a_run_of_the_job_keeps_its_state(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "job.py").touch()
+    path = folder / "job.yaml"
+    path.write_text(JOB % ("file://./state", "file://./saves"))
+    settings, found = JobSettings.of(load_manifest(path), folder), directories_of(str(path))
+    for url in (settings.checkpoint_dir, found.checkpoints):
+        assert without_links(url) == f"file://{folder.resolve()}/state"
+    for saves in (settings.savepoint_dir, found.savepoints):
+        assert saves is not None
+        assert without_links(saves) == f"file://{folder.resolve()}/saves"
+    if "%" not in name:
+        # As it always was: it names the lineage's folder of scratch, and the door to the run.
+        assert settings.checkpoint_dir == f"file://{folder.resolve()}/state"
 
 
 def test_a_wrong_manifest_of_a_job_is_refused_with_its_problems(tmp_path):

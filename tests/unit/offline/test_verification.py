@@ -3,11 +3,15 @@ from pathlib import Path
 import pytest
 
 from moorage.offline import verification
+from moorage.offline.export import export
 from moorage.offline.lookup import find
 from moorage.offline.savepoint_copy import copy
+from moorage.offline.state_difference import compare
+from moorage.offline.state_queries import count, get
 from moorage.offline.verification import verify
 from moorage_state.errors import CorruptState, UserError
-from moorage_state.snapshots import LogWriter, Owner, Retire
+from moorage_state.snapshots import CheckpointStore, LogWriter, Owner, Retire
+from moorage_state.stores import open_store
 
 KINDS = ("apart", "packed", "inline")
 
@@ -127,20 +131,74 @@ def test_a_savepoint_is_verified_by_itself(directory, tmp_path):
     assert damage.needed_by == ("sp",)
 
 
+def retire(directory: Path) -> None:
+    """Retire chk-2 as a job does that runs."""
+    store = open_store(f"file://{directory}")
+    writer = LogWriter.claim(store, Owner("here", "default", "flights", "uid-1"), "me")
+    writer.append(Retire(writer.fence, 2))
+    kept = find(str(directory), "chk-3").snapshot.manifest.keys
+    for path in (*directory.glob("chk-2/**/*"), *directory.glob("shared/**/*")):
+        if path.is_file() and str(path.relative_to(directory)) not in kept:
+            path.unlink()
+
+
 def test_what_a_running_job_retires_meanwhile_is_no_damage(directory, monkeypatch):
     """The retirement happens after the log was read, before the objects are looked at."""
     original = verification._check_objects
 
     def check(store, objects, progress, *, full):
-        writer = LogWriter.claim(store, Owner("here", "default", "flights", "uid-1"), "me")
-        writer.append(Retire(writer.fence, 2))
-        for path in (directory / "chk-2").rglob("*"):
-            if path.is_file():
-                path.unlink()
+        retire(directory)
         return original(store, objects, progress, full=full)
 
     monkeypatch.setattr(verification, "_check_objects", check)
     assert verify(str(directory)).damage == ()
+    with pytest.raises(UserError, match="no such checkpoint"):
+        verify(str(directory / "chk-2"))
+
+
+RETIRED = "the job has retired this checkpoint meanwhile: .*/chk-2; choose"
+
+
+def test_one_checkpoint_that_is_retired_meanwhile_is_told_so(directory, monkeypatch):
+    original = verification._check_objects
+
+    def check(store, objects, progress, *, full):
+        retire(directory)
+        return original(store, objects, progress, full=full)
+
+    monkeypatch.setattr(verification, "_check_objects", check)
+    with pytest.raises(UserError, match=RETIRED):
+        verify(str(directory), "chk-2")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda found, path: copy(found, str(path / "sp"), progress=lambda *_: None),
+        lambda found, path: export(found, "visits/visit", path / "out.jsonl"),
+        lambda found, _: count(found, "visits/visit"),
+        lambda found, _: get(found, "visits/visit", "user-3"),
+        lambda found, _: compare(found, found, "visits/visit"),
+    ],
+)
+def test_who_reads_a_checkpoint_that_is_retired_meanwhile_is_told_so(directory, tmp_path, read):
+    found = find(str(directory), "chk-2")
+    retire(directory)
+    with pytest.raises(UserError, match=RETIRED):
+        read(found, tmp_path)
+
+
+def test_a_checkpoint_that_is_retired_while_it_is_found_is_told_so(directory, monkeypatch):
+    load = CheckpointStore.load
+
+    def loaded(store, entry):
+        if entry.checkpoint_id == 2:
+            retire(directory)
+        return load(store, entry)
+
+    monkeypatch.setattr(CheckpointStore, "load", loaded)
+    with pytest.raises(UserError, match=RETIRED):
+        find(str(directory), "chk-2")
 
 
 def test_there_must_be_something_to_verify(tmp_path):

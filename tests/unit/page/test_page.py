@@ -12,9 +12,11 @@ import pytest
 from moorage.driver.types import JobProgress
 from moorage.driver.views import (
     CheckpointRecord,
+    CheckpointTimes,
     FailureView,
     GraphView,
     OddRows,
+    ServerPart,
     WatermarkView,
 )
 from moorage.offline.listing import CheckpointRow, Listing
@@ -220,12 +222,8 @@ def test_a_port_that_is_taken_is_a_clear_error(server):
 
 
 def test_a_stored_checkpoint_opens_to_what_its_servers_took_where_it_says_so():
-    servers = [
-        {"place": "host:1", "seconds": 0.25, "objects": 3, "bytes_written": 2048},
-        {"place": "host:2", "seconds": 1.5, "objects": 1, "bytes_written": 10},
-    ]
-    times = {"pause_seconds": 0.02, "upload_seconds": 1.6, "servers": servers}
-    for said, expected in ((times, 12), (None, 0), ({"pause_seconds": "long"}, 0)):
+    servers = (ServerPart("host:1", 0.25, 3, 2048), ServerPart("host:2", 1.5, 1, 10))
+    for said, expected in ((CheckpointTimes(0.02, 1.6, servers), 12), (None, 0)):
         page = page_of_store(stored(12, times=said), None, NOW, str)
         details = next(s for s in page.sections if s.anchor == "checkpoints").details
         assert len(details) == min(expected, 10)

@@ -3,16 +3,21 @@
 import errno
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
+from moorage_testing.lives import Table
 
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import CorruptState, LocalDiskError
-from moorage_state.server import RangeHost, RestoreBase, UploadLimits
+from moorage_state.server import RangeHost, RestoreBase, UploadLimits, uploads
 from moorage_state.server.client import LONG_OPERATIONS
+from moorage_state.server.local_files import FileHashes, RangeDirectory, Snapshots
 from moorage_state.server.operations import RangeSpec, StateApi, Version
 from moorage_state.server.range_log import RangeLog
 from moorage_state.snapshots import FileRef, Materialized, RangeHandle
+from moorage_state.snapshots.object_keys import pack_size
+from moorage_state.stores import MemoryStore
 
 
 @pytest.fixture
@@ -133,6 +138,36 @@ def test_what_is_materialized_takes_the_place_of_the_deltas_before_it(op, key, t
     expected = op.read()
     op.open(run="f2r0")
     assert op.read() == expected
+
+
+def test_what_is_materialized_builds_on_no_more_small_packs_than_a_checkpoint(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(uploads, "MOST_SMALL_PACKS", 1)
+    spec, store = RangeSpec("op", 0, 1), MemoryStore("packs")
+    directory = RangeDirectory(tmp_path, spec)
+    directory.checkpoints.mkdir(parents=True)
+    snapshots = Snapshots(spec, directory, "b", FileHashes())
+    table: Any = Table(tmp_path / "work")
+
+    def take(number):
+        table.changes[f"{number}"] = "x" * 1000
+        snapshots.take(table, number, Version(number, ""))
+        return number, store, UploadLimits()
+
+    files: list[FileRef] = []
+    for number in (1, 2):
+        work = [uploads.UploadPart(snapshots, files)]
+        (base,) = uploads.upload(work, "f1r0", *take(number), copies=True).handles
+        files = base.files
+    assert len({file.key for file in files if pack_size(file.key)}) == 2
+    snapshots.begin_log().restored(base, 2)
+    uploads.materialize([snapshots], "f1r0", *take(3))
+    newest = snapshots.begin_log()._newest()
+    assert newest is not None
+    after = {file.key for file in newest.files}
+    assert len(after) == 1
+    assert not after & {file.key for file in files}
 
 
 def test_a_copy_that_is_on_its_way_stays_through_checkpoints_and_one_of_a_savepoint_does_not(

@@ -473,6 +473,27 @@ def test_completion_drops_older_copies_and_the_deltas_it_contains(op, key, tmp_p
     assert local_files(op, tmp_path, "deltas", "f1r0") == [f"{3:020d}-{last.digest}.delta"]
 
 
+@only_rocksdb
+def test_the_digests_of_files_go_with_the_last_copy_of_them(op, key, tmp_path):
+    known = op.range.snapshots.hashes._known
+    for n in range(1, 4):
+        op.checkpoint(n)
+        op.epoch({key(1, 1): b"%d" % n})
+        with op.range.at(op.version) as database:
+            database.flush()
+            database._open().compact_range(None, None)
+        # Until the next one is complete the copy has them, and a restore may begin with it.
+        assert known.keys() == set(sst_in(local_files(op, tmp_path, "ckpt", str(n))))
+    op.range.snapshot(4, op.version)
+    op.api.notify_aborted(4)
+    op.checkpoint(5)
+    assert known.keys() == set(sst_in(local_files(op, tmp_path, "ckpt", "5")))
+
+
+def sst_in(names):
+    return [name for name in names if name.endswith(".sst")]
+
+
 def test_completion_of_a_checkpoint_that_is_not_here_drops_nothing(op, tmp_path):
     op.checkpoint(1)
     op.api.notify_complete(9)
@@ -561,8 +582,11 @@ def test_a_newer_checkpoint_leaves_the_files_of_a_running_upload_alone(op, tmp_p
     store = HeldStore()
     outcome: list = []
     thread = upload_in_background(op, store, outcome)
+    known = op.range.snapshots.hashes._known
+    before = set(known)
     op.checkpoint(2)
     assert local_files(op, tmp_path, "ckpt") == ["1", "2"]
+    assert before <= known.keys()
     store.go.set()
     thread.join()
     assert outcome[0].epoch == 1

@@ -1,16 +1,22 @@
 """Ranges whose files may be in the store alone: starts, wiped volumes, rescales, savepoints."""
 
 import random
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from moorage_testing.jobs import wait_until
 
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import StoreUnavailable
 from moorage_state.forst import compaction, files
+from moorage_state.keylayout import METADATA
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import RangeHost, RestoreBase
+from moorage_state.server.local_files import Snapshots
+from moorage_state.server.restore import entries
 from moorage_state.state_backends import ForStStateBackend
+from moorage_state.stores import delete_all, open_store
 
 KIB = 1 << 10
 BACKEND = ForStStateBackend(
@@ -62,6 +68,13 @@ def op(tmp_path, drive, key):
 
 def elsewhere(tmp_path, name="other", backend=BACKEND):
     return RangeHost(tmp_path / name, backend)
+
+
+def settle(driven):
+    """Wait for what RocksDB compacts by itself: until then old and new files are there at once."""
+    rocks = driven.range._database._database
+    at_work = ("rocksdb.compaction-pending", "rocksdb.num-running-compactions")
+    wait_until(lambda: not any(map(rocks.property_int_value, at_work)), 60, "compactions to end")
 
 
 def test_a_start_on_another_machine_fetches_little_and_reads_all(op, drive, tmp_path):
@@ -119,9 +132,30 @@ def test_state_is_ten_times_larger_than_what_may_be_here(op, drive, key, tmp_pat
                 asked = rng.sample(sorted(model), 300)
                 assert moved.range.get_many(moved.version, asked) == [model[k] for k in asked]
             base = moved.checkpoint(checkpoint, base).files
+            settle(moved)
         assert moved.read() == model
         here = {p.stat().st_ino: p.stat().st_size for p in (tmp_path / "other").rglob("*.sst")}
         assert sum(here.values()) < total // 2
+
+
+def test_of_files_that_no_copy_has_any_more_nothing_is_known(op, drive, key, tmp_path):
+    known, base = op.range.snapshots.hashes._known, op.base.handles[0].files
+    rng = random.Random(4)
+    for checkpoint in (2, 4):
+        before = set(known)
+        op.epoch({key(rng.randrange(64), n): rng.randbytes(100) for n in range(400)})
+        with op.range.at(op.version) as database:
+            database.compact_slice()
+        base = op.checkpoint(checkpoint, base).files
+        assert before - known.keys()
+        # Nothing but their names tells what these are.
+        assert database.evict() > 0
+        base = op.checkpoint(checkpoint + 1, base).files
+    model = op.read()
+    with elsewhere(tmp_path) as host:
+        moved = drive(host, run="f2r0")
+        moved.open(op.base)
+        assert moved.read() == model
 
 
 def test_a_start_from_a_warm_volume_fetches_only_what_was_replaced(op, read_of_store):
@@ -200,4 +234,103 @@ def test_a_savepoint_has_what_is_away(op, drive, tmp_path):
         again = drive(host, run="f3r0")
         again.url = f"file://{place}"
         again.open(RestoreBase(2, saved.handles[0].epoch, saved.handles))
+        assert again.read() == before
+
+
+def test_word_of_an_older_checkpoint_that_comes_late_moves_no_file_back(
+    op, drive, tmp_path, monkeypatch
+):
+    before, first = op.read(), op.base.handles[0]
+    limited = replace(BACKEND, cache_limit=first.bytes_total // 10)
+    complete = Snapshots.complete
+    with elsewhere(tmp_path, backend=limited) as host:
+        moved = drive(host, run="f2r0")
+        moved.open(op.base)
+        for checkpoint in (2, 3):  # beside each other, and each of them whole
+            moved.range.snapshot(checkpoint, moved.version)
+        older, _ = (moved.upload(checkpoint) for checkpoint in (2, 3))
+
+        def held_up(snapshots, checkpoint, *more):
+            taken = complete(snapshots, checkpoint, *more)
+            if checkpoint == 2:
+                host.notify_complete(3, moved.run)
+            return taken
+
+        monkeypatch.setattr(Snapshots, "complete", held_up)
+        host.notify_complete(2, moved.run)
+        delete_all(open_store(op.url), {ref.key for ref in (*first.files, *older.files) if ref.key})
+        assert moved.read() == before
+
+
+def test_a_range_that_did_not_hear_of_a_checkpoint_is_opened_anew_from_it(op, drive, tmp_path):
+    before, first = op.read(), op.base.handles[0]
+    limited = replace(BACKEND, cache_limit=first.bytes_total // 10)
+    with elsewhere(tmp_path, backend=limited) as host:
+        moved = drive(host, run="f2r0")
+        moved.open(op.base)
+        moved.epoch({})
+        moved.range.snapshot(2, moved.version)
+        handle = moved.upload(2)
+        moved.open(RestoreBase(2, handle.epoch, [handle]), run="f2r1")
+        delete_all(open_store(op.url), {ref.key for ref in first.files if ref.key})
+        assert moved.read() == before
+
+
+def test_a_range_that_heard_of_a_checkpoint_stays_open_for_the_next_run(op, drive, tmp_path):
+    with elsewhere(tmp_path) as host:
+        moved = drive(host, run="f2r0")
+        moved.open(op.base)
+        moved.epoch({})
+        moved.checkpoint(2)
+        assert moved.open(run="f2r1").source == "live"
+
+
+def test_a_copy_that_is_read_follows_its_files_to_a_newer_checkpoint(op, drive, tmp_path):
+    before, first = op.read(), op.base.handles[0]
+    limited = replace(BACKEND, cache_limit=first.bytes_total // 10)
+    with elsewhere(tmp_path, backend=limited) as host:
+        moved = drive(host, run="f2r0")
+        moved.open(op.base)
+        moved.range.snapshot(2, moved.version)  # of a savepoint
+        snapshots = moved.range.snapshots
+        with (
+            snapshots.uploading(2) as taken,
+            snapshots.frozen() as stored,
+            closing(host._databases.open_copy(taken.path, stored=stored)) as copy,
+        ):
+            moved.checkpoint(3)
+            delete_all(open_store(op.url), {ref.key for ref in first.files if ref.key})
+            frames = list(entries(copy, b"", METADATA))
+    assert {k: v for f in frames for k, v in zip(f.keys, f.values, strict=True)} == before
+
+
+@pytest.mark.parametrize("way", ["copy", "log"])
+def test_after_its_first_checkpoint_nothing_of_what_a_job_was_restored_from_is_read(
+    op, drive, key, tmp_path, way
+):
+    """As `claimMode: NoClaim` promises: the owner may delete all of it."""
+    before, first = op.read(), op.base.handles[0]
+    limited = replace(BACKEND, cache_limit=first.bytes_total // 10)
+    own = tmp_path / "own"
+    own.mkdir()
+    with elsewhere(tmp_path, backend=limited) as host, elsewhere(tmp_path, "third") as third:
+        moved = drive(host, run="f2r0")
+        moved.open(op.base)
+        moved.url = f"file://{own}"
+        moved.epoch({key(1, 1): b"one"})
+        before[key(1, 1)] = b"one"
+        moved.begin(1, way)
+        handle = moved.finish(1)
+        delete_all(open_store(op.url), {ref.key for ref in first.files if ref.key})
+        assert moved.read() == before
+        moved.epoch({key(2, 2): b"two"})
+        before[key(2, 2)] = b"two"
+        moved.begin(2, way)
+        if way == "log":
+            handle = moved.finish(2)
+        else:
+            handle = moved.finished(2, moved.upload(2, handle.files))
+        again = drive(third, run="f3r0")
+        again.url = moved.url
+        again.open(RestoreBase(2, handle.epoch, [handle]))
         assert again.read() == before

@@ -379,6 +379,20 @@ async def test_a_snapshot_is_kept_once_and_has_no_owner(shell):
     assert "ownerReferences" not in made["metadata"]
 
 
+async def test_a_snapshot_that_an_upgrade_began_is_made_to_stay_where_it_is_the_last(shell):
+    shell.make_job()
+    spec = {"jobRef": {"name": "clicks"}, "type": "Savepoint", "name": "a"}
+    always(shell, KeepSnapshot("clicks-a", {**spec, "deletionPolicy": "Delete"}, "Upgrade", "1"))
+    await shell.settle()
+    always(shell, KeepSnapshot("clicks-a", {**spec, "deletionPolicy": "Retain"}, "Final", "2"))
+    await shell.settle()
+    [left] = shell.api.list("StatefulSparkSnapshot")
+    assert left["spec"] == {**spec, "deletionPolicy": "Retain"}
+    assert left["metadata"]["labels"]["moorage.dev/trigger"] == "Final"
+    assert left["metadata"]["labels"]["moorage.dev/job"] == "clicks"
+    assert not (await shell.reconcile()).changed
+
+
 async def test_a_store_tasks_outcome_is_seen_by_the_next_pass(shell):
     shell.make_job()
     always(shell, RunStoreTask(StoreTask("e-1", "Release")))

@@ -57,6 +57,14 @@ async def driver():
 
 @pytest.fixture
 async def client():
+    client = HttpDrivers(timeout=60.0, connect=60.0)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def hasty():
+    """A client whose time is soon over."""
     client = HttpDrivers(timeout=0.5)
     yield client
     await client.close()
@@ -216,7 +224,6 @@ def bomb(_):
         lambda _: web.json_response([1]),
         lambda _: web.json_response({"attempt": "x"}),
         lambda _: web.Response(body=b'{"a":"' + b"0" * 400_000 + b'"}'),
-        lambda _: asyncio.sleep(30),
     ],
 )
 async def test_everything_else_is_no_answer(client, driver, answer):
@@ -245,7 +252,13 @@ async def test_what_nobody_can_reckon_with_is_no_answer(client, driver, said):
         await client.state(driver.target)
 
 
-async def test_an_answer_that_trickles_is_cut_off(client, driver):
+async def test_no_answer_in_time_is_none(hasty, driver):
+    driver.answer = lambda _: asyncio.sleep(30)
+    with pytest.raises(EndpointUnreachable, match="TimeoutError"):
+        await hasty.state(driver.target)
+
+
+async def test_an_answer_that_trickles_is_cut_off(hasty, driver):
     async def trickle(request):
         response = web.StreamResponse()
         await response.prepare(request)
@@ -256,7 +269,7 @@ async def test_an_answer_that_trickles_is_cut_off(client, driver):
 
     driver.answer = trickle
     with pytest.raises(EndpointUnreachable):
-        await asyncio.wait_for(client.state(driver.target), 3)
+        await asyncio.wait_for(hasty.state(driver.target), 3)
 
 
 async def test_nobody_there_is_no_answer(client):

@@ -10,6 +10,7 @@ from moorage_api.status import Condition, JobStatus, read_status
 from moorage_operator import memory
 from moorage_operator.decide import decide_job
 from moorage_operator.plan import (
+    DeleteObject,
     DeletePod,
     Event,
     KeepSnapshot,
@@ -547,6 +548,23 @@ async def test_a_snapshot_that_cannot_be_made_holds_up_nothing_else_of_the_job(s
     assert [s["metadata"]["name"] for s in shell.api.list("StatefulSparkSnapshot")] == ["clicks-b"]
     tried = [call.name for call in shell.cluster.journal if call.verb == "create"]
     assert tried == ["clicks-a", "clicks-b"]
+
+
+async def test_a_snapshot_that_cannot_be_deleted_keeps_no_other_from_being_made(shell, monkeypatch):
+    shell.make_job()
+    monkeypatch.setattr(memory, "_FIRST_SETBACK", 1000.0)
+    shell.decide = lambda world: Plan(world.status, (_keep("a"),))
+    await shell.settle()
+    uid = shell.api.get("StatefulSparkSnapshot", "here", "clicks-a")["metadata"]["uid"]
+    refusal = Forbidden("denied by policy: savepoints stay")
+    shell.cluster.fail(refusal, verb="delete", name="clicks-a", times=-1)
+    surplus = DeleteObject("StatefulSparkSnapshot", "clicks-a", uid)
+    effects = (surplus, _keep("b"), SetFinalizer(present=True))
+    shell.decide = lambda world: Plan(world.status, effects, again_after=2.0)
+    done = await shell.settle()
+    assert (done.problem, done.again_after) == ("", 2.0)
+    found = sorted(s["metadata"]["name"] for s in shell.api.list("StatefulSparkSnapshot"))
+    assert found == ["clicks-a", "clicks-b"]
 
 
 async def test_a_snapshot_that_cannot_be_made_is_told_from_the_second_time_on(shell, monkeypatch):

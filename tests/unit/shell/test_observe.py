@@ -234,6 +234,8 @@ async def test_a_driver_whose_labels_were_taken_off_is_still_the_driver(shell, l
     shell.api.patch("Pod", "here", "clicks-1-driver", {"metadata": {"labels": labels}})
     await shell.reconcile()
     assert [(pod.role, pod.attempt) for pod in shell.world.drivers] == [("driver", 1)]
+    target = await shell.reconciler._observer.target(shell.world.meta, 1)
+    assert target is not None
 
 
 async def test_an_ended_attempt_is_not_looked_for(shell):

@@ -153,7 +153,7 @@ async def test_a_storm_of_events_is_a_pass_now_and_then(hands):
     running = asyncio.create_task(queue.run())
     loop = asyncio.get_running_loop()
     begun = loop.time()
-    while loop.time() < begun + 0.9:
+    while (spent := loop.time() - begun) < 0.9 or (len(hands.begun) < 2 and spent < 20):
         queue.wake(A)
         await asyncio.sleep(0.002)
     spent = loop.time() - begun

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from moorage_testing.manifests import checkpoint_manifest
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from moorage.api.file_sink import FileSink
 from moorage.api.foreach_sinks import ForeachCheckpoint
@@ -16,6 +17,7 @@ from moorage.api.streams import DataStream
 from moorage.driver import output
 from moorage.driver.output import (
     OutputKeeper,
+    PendingSavepoint,
     check_sinks,
     check_sinks_beside,
     history_of,
@@ -23,11 +25,20 @@ from moorage.driver.output import (
 )
 from moorage.driver.refusals import RestorePointIncompatible
 from moorage.driver.restore_point import Choice
-from moorage.engine.task_failures import UserFunctionError
+from moorage.engine.task_failures import RunRefused, SparkEnded
 from moorage.sinks import records
 from moorage_state import failpoints
-from moorage_state.errors import CorruptState, Fenced
-from moorage_state.snapshots import CheckpointStore, LogWriter, Owner, Run
+from moorage_state.errors import (
+    CorruptState,
+    Fenced,
+    LocalDiskError,
+    Retryable,
+    StoreDenied,
+    StoreUnavailable,
+    UserError,
+)
+from moorage_state.snapshots import CheckpointStore, LogWriter, Owner, Retire, Run, Savepoint
+from moorage_state.snapshots.savepoints import as_savepoint
 from moorage_state.stores import MemoryStore
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -43,6 +54,7 @@ class Job:
         self.graph = JobGraph(sinks=[SinkNode("out", cast("DataStream", None), sink)])
         self.last_id = self.epoch = 0
         self.savepoints = []
+        self.pending = []
 
     def start(self, manifest=None, *, explicit=False):
         self.writer = LogWriter.claim(self.store, OWNER, "test")
@@ -54,7 +66,10 @@ class Job:
         path = f"chk-{manifest.checkpoint_id}" if manifest else None
         if manifest and manifest.lineage != self.writer.lineage:
             path = f"file:///elsewhere/{manifest.lineage}/{path}"
-        self.writer.append(Run(self.writer.fence, 0, path, explicit))
+        copied = 0
+        if manifest and manifest.kind == "savepoint":
+            path, copied = f"file:///elsewhere/{manifest.name}", manifest.checkpoint_id
+        self.writer.append(Run(self.writer.fence, 0, path, explicit, restored_id=copied))
         return told + list(self.keeper.restore(0, manifest))
 
     @property
@@ -74,7 +89,16 @@ class Job:
         self.checkpoints.complete(self.writer, manifest, NOW)
         if publish:
             self.keeper.publish(self.last_id, {"out": items})
-            self.keeper.retire(0, self.last_id, self.epoch)
+            self.keeper.retire(0, self.last_id, self.epoch, self.pending)
+        return manifest
+
+    def go_on(self, numbers):
+        """Complete a checkpoint for each, retire all but the newest three; returns the last."""
+        for number in numbers:
+            manifest = self.complete(self.stage(number))
+            if self.last_id > 3:
+                self.writer.append(Retire(self.writer.fence, self.last_id - 3))
+            self.writer.compact()
         return manifest
 
     def manifest(self, items, **changes):
@@ -130,6 +154,19 @@ def store(tmp_path):
 @pytest.fixture(params=["rename", "list"])
 def files(request, store, tmp_path):
     return Job(FileSink(tmp_path / "out", commit=request.param), store)
+
+
+@pytest.fixture
+def calls():
+    return []
+
+
+@pytest.fixture
+def called(store, calls):
+    def function(tables, _info):
+        calls.extend(n for table in tables for n in table.column("n").to_pylist())
+
+    return Job(ForeachCheckpoint(function).bind(SinkContext("out", "", store.url, SCHEMA)), store)
 
 
 def rows_of(job):
@@ -239,6 +276,96 @@ def test_a_savepoint_of_the_lineage_publishes_what_it_covers_once(files):
     assert rows_of(files) == [1, 2, 3]
 
 
+def test_a_copy_of_a_checkpoint_that_was_let_go_goes_on_with_all_output_before_it(files):
+    files.start()
+    copy, _ = as_savepoint(files.go_on(range(1, 11)), "copy")
+    files.go_on(range(11, 21))
+    (sentence,) = files.start(copy, explicit=True)
+    assert "files=10" in sentence
+    assert rows_of(files) == [*range(1, 11)]
+    # Until nothing is there any more that was before the copy was restored.
+    last = files.go_on(range(31, 39))
+    assert rows_of(files) == [*range(1, 11), *range(31, 39)]
+    assert files.start(last) == []
+    files.go_on([39])
+    assert rows_of(files) == [*range(1, 11), *range(31, 40)]
+
+
+def test_a_point_of_a_run_that_the_log_does_not_tell_of_is_refused_and_nothing_is_touched(files):
+    files.start()
+    files.go_on(range(1, 11))
+    lost = files.manifest([], kind="savepoint", name="lost", checkpoint_id=15, fence=7)
+    with pytest.raises(RestorePointIncompatible, match="checkpoint=chk-15 run=f7r0"):
+        files.start(lost, explicit=True)
+    assert not any(isinstance(e, Run) and e.explicit for e in files.writer.entries)
+    assert rows_of(files) == [*range(1, 11)]
+
+
+def test_a_function_got_the_rows_of_a_copied_checkpoint_before_that_was_let_go(called, calls):
+    called.start()
+    copy, _ = as_savepoint(called.go_on(range(1, 4)), "copy")
+    called.go_on(range(4, 11))
+    check_sinks(called.graph, copy, called.writer.lineage, called.writer.entries)
+    (sentence,) = called.start(copy, explicit=True)
+    assert "OutputAlreadyPublished" in sentence
+    called.go_on([11])
+    assert calls == [*range(1, 12)]
+
+
+def test_rows_of_a_copied_checkpoint_that_no_function_got_are_missed(called, calls):
+    called.start()
+    older = called.complete(called.stage(1))
+    left = called.complete(called.stage(2), publish=False)
+    called.start(older, explicit=True)
+    called.go_on(range(3, 9))
+    copy, _ = as_savepoint(left, "copy")
+    with pytest.raises((CorruptState, RestorePointIncompatible)):
+        called.start(copy, explicit=True)
+    assert calls == [1, *range(3, 9)]
+
+
+def test_rows_of_a_savepoint_that_checkpoints_overtook_do_not_come_again(called, calls):
+    called.start()
+    called.complete(called.stage(1))
+    items = called.stage(2)
+    called.last_id += 1
+    savepoint = called.manifest(items, kind="savepoint", name="s", checkpoint_id=2)
+    called.pending = [PendingSavepoint(called.writer.fence, 0, 2, called.epoch, {"out": items})]
+    called.complete(items + called.stage(3))
+    called.go_on(range(4, 9))
+    called.pending, called.savepoints = [], [savepoint]
+    called.writer.append(
+        Savepoint(called.writer.fence, 0, 2, "file:///s", "sha256:0", savepoint.epoch, NOW)
+    )
+    called.go_on([9])
+    called.start(savepoint, explicit=True)
+    assert calls == [*range(1, 10)]
+
+
+def test_a_newer_copy_in_a_log_that_was_set_back_goes_on_with_all_output_before_it(files):
+    files.start()
+    files.go_on(range(1, 6))
+    newer = files.manifest(files.stage(9), kind="savepoint", name="newer", checkpoint_id=9)
+    files.start(newer, explicit=True)
+    assert rows_of(files) == [1, 2, 3, 4, 5, 9]
+    files.last_id = 9
+    last = files.go_on(range(10, 14))
+    assert files.start(last) == []
+    files.go_on([14])
+    assert rows_of(files) == [1, 2, 3, 4, 5, *range(9, 15)]
+
+
+def test_a_newer_copy_in_a_log_that_was_set_back_and_went_on_is_refused(files):
+    files.start()
+    files.go_on(range(1, 6))
+    newer = files.manifest([], kind="savepoint", name="newer", checkpoint_id=9)
+    files.start(files.complete(files.stage(6)))
+    files.go_on([7])
+    with pytest.raises(RestorePointIncompatible, match="checkpoint=chk-9 run=f1r0"):
+        files.start(newer, explicit=True)
+    assert rows_of(files) == [*range(1, 8)]
+
+
 def test_what_a_savepoint_covers_is_kept_where_no_checkpoint_needs_it(files):
     files.start()
     first = files.complete(files.stage(1))
@@ -265,6 +392,37 @@ def test_nothing_is_forgotten_while_a_manifest_is_damaged(files, store):
     store.put("chk-2/MANIFEST", good)
     files.start(manifests[1], explicit=True)
     assert rows_of(files) == [1, 2]
+
+
+def test_nothing_is_forgotten_while_the_store_of_a_savepoint_denies(files):
+    def denied():
+        raise StoreDenied("403")
+
+    files.start()
+    first = files.complete(files.stage(1))
+    pending = files.stage(2)
+    files.last_id += 1
+    savepoint = files.manifest(pending, kind="savepoint", name="s", checkpoint_id=files.last_id)
+    files.savepoints = [savepoint]
+    files.start(first, explicit=True)
+    files.last_id = 15  # the next one comes with a sweep
+    files.keeper = OutputKeeper(files.graph, files.checkpoints, files.writer, denied)
+    files.complete(files.stage(9))
+    list(files.keeper.restore(1, savepoint))
+    assert rows_of(files) == [1, 2]
+
+
+@pytest.mark.parametrize("error", [StoreDenied("403"), StoreUnavailable("away")])
+def test_people_are_told_once_what_keeps_output_from_being_forgotten(files, error):
+    def refused():
+        raise error
+
+    files.start()
+    first = files.complete(files.stage(1))
+    files.keeper = OutputKeeper(files.graph, files.checkpoints, files.writer, refused)
+    told = [*files.keeper.restore(1, first), *files.keeper.restore(2, first)]
+    text = "no output is forgotten while a manifest cannot be read: 403"
+    assert told == ([text] if isinstance(error, StoreDenied) else [])
 
 
 def test_a_sink_of_ones_own_publishes_again_and_warns_about_what_it_cannot_take_back(store):
@@ -302,7 +460,8 @@ def test_a_function_that_fails_at_a_start_is_the_jobs_failure(store):
     job = Job(ForeachCheckpoint(function).bind(context), store)
     job.start()
     manifest = job.complete(job.stage(1), publish=False)
-    with pytest.raises(UserFunctionError, match="no such table"):
+    # No reason to delete the checkpoints: the next run calls it again.
+    with pytest.raises(RunRefused, match="no such table"):
         job.start(manifest)
 
 
@@ -332,6 +491,7 @@ def test_a_function_gets_what_a_savepoint_covers_and_nobody_handed_over(store):
     pending = job.stage(2)
     job.last_id += 1
     job.savepoints = [job.manifest(pending, kind="savepoint", name="s", checkpoint_id=2)]
+    job.writer.append(Savepoint(job.writer.fence, 0, 2, "file:///s", "sha256:0", job.epoch, NOW))
     job.start(None, explicit=True)
     list(job.keeper.restore(1, job.savepoints[0]))
     list(job.keeper.restore(2, job.savepoints[0]))
@@ -350,6 +510,79 @@ def test_sinks_that_want_to_know_hear_of_each_committed_epoch(store):
     job.keeper.commit_epoch(0, 1, {"out": job.stage(1)})
     job.keeper.commit_epoch(0, 2, {})
     assert heard == [("f1r0", 1, 1)]
+
+
+class Failing(Counting):
+    """Fails wherever it is told to."""
+
+    error: Exception | None = None
+
+    def _fail(self):
+        if self.error is not None:
+            raise self.error
+
+    def publish(self, *args):
+        self._fail()
+        return super().publish(*args)
+
+    def restore(self, point):
+        self._fail()
+        return super().restore(point)
+
+    def commit_epoch(self, _info, _committables):
+        self._fail()
+
+    def retire(self, _point):
+        self._fail()
+
+
+@pytest.fixture
+def failing(store):
+    job = Job(Failing(), store)
+    job.start()
+    job.complete(job.stage(1))
+    return job
+
+
+def calls_of(job):
+    """All that the driver asks of sinks, by what an error says of it."""
+    items = {"out": job.stage(2)}
+    return {
+        "call=publish checkpoint=2": lambda: job.keeper.publish(2, items),
+        "call=retire checkpoint=2": lambda: job.keeper.retire(0, 2, 2),
+        "call=commit_epoch run=f1r0 epoch=2": lambda: job.keeper.commit_epoch(0, 2, items),
+        "call=restore checkpoint=None": lambda: list(job.keeper.restore(1, None)),
+    }
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError("the database is away"), OSError(28, "full"), KeyError("n")]
+)
+def test_what_a_sink_raises_names_it_and_is_no_fault_of_the_manifest_nor_of_spark(failing, error):
+    failing.sink.error = error
+    for where, call in calls_of(failing).items():
+        with pytest.raises(UserError, match="a sink failed; the next run calls it again") as told:
+            call()
+        assert f"sink=out {where} error={type(error).__name__}: " in str(told.value)
+        # A plain one is that while the stream runs, which is when all others are called.
+        assert type(told.value) is (RunRefused if "restore" in where else UserError)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (StoreUnavailable("away"), StoreUnavailable),
+        (LocalDiskError("full"), LocalDiskError),
+        (Py4JError("ExecutorLostFailure: executor 1"), Retryable),
+        (Py4JNetworkError("Answer from Java side is empty"), SparkEnded),
+    ],
+)
+def test_what_another_run_may_cure_is_still_told_as_that(failing, error, kind):
+    failing.sink.error = error
+    for call in calls_of(failing).values():
+        with pytest.raises(kind) as told:
+            call()
+        assert type(told.value) is kind
 
 
 def test_a_run_restores_its_sinks_when_the_one_before_has_forgotten_what_it_may(store, monkeypatch):
@@ -406,11 +639,11 @@ def test_what_a_sink_of_another_place_or_kind_staged_is_refused_and_nothing_is_t
     manifest, lineage = job.complete(job.stage(1), publish=False), job.writer.lineage
     new = elsewhere(other, tmp_path / "after", store)
     if kind == other == "function":
-        check_sinks(graph_of(new), manifest, lineage)  # one place, that of the checkpoints
+        check_sinks(graph_of(new), manifest, lineage, ())  # one place, that of the checkpoints
         return
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises((CorruptState, RestorePointIncompatible), match="another uid") as caught:
-        check_sinks(graph_of(new), manifest, lineage)
+        check_sinks(graph_of(new), manifest, lineage, ())
     assert "sink=out" in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
     job.graph = graph_of(new)
@@ -424,13 +657,13 @@ def test_its_own_output_a_sink_finds_before_and_after_it_was_published(kind, sto
     job.start()
     items = job.stage(1)
     manifest = job.complete(items, publish=False)
-    check_sinks(job.graph, manifest, job.writer.lineage)
+    check_sinks(job.graph, manifest, job.writer.lineage, job.writer.entries)
     job.keeper.publish(1, {"out": items})
-    check_sinks(job.graph, manifest, job.writer.lineage)
+    check_sinks(job.graph, manifest, job.writer.lineage, job.writer.entries)
     # What another lineage staged is published by that one, and a new sink has nothing to find.
-    check_sinks(graph_of(elsewhere("list", tmp_path / "x", store)), manifest, "another")
+    check_sinks(graph_of(elsewhere("list", tmp_path / "x", store)), manifest, "another", ())
     empty = job.manifest([])
-    check_sinks(graph_of(elsewhere("list", tmp_path / "x", store)), empty, job.writer.lineage)
+    check_sinks(graph_of(elsewhere("list", tmp_path / "x", store)), empty, job.writer.lineage, ())
 
 
 def test_a_point_that_was_let_go_meanwhile_is_not_held_against_a_sink(store, tmp_path):
@@ -440,8 +673,12 @@ def test_a_point_that_was_let_go_meanwhile_is_not_held_against_a_sink(store, tmp
     there = job.complete(job.stage(2))
     choices = iter([Choice(there, explicit=False)])
     lineage = job.writer.lineage
-    check_sinks_beside(job.graph, lineage, Choice(gone, explicit=False), choices.__next__)
+    check_sinks_beside(job.graph, lineage, (), Choice(gone, explicit=False), choices.__next__)
     with pytest.raises(CorruptState, match="gone"):
         check_sinks_beside(
-            job.graph, lineage, Choice(gone, explicit=False), lambda: Choice(gone, explicit=False)
+            job.graph,
+            lineage,
+            (),
+            Choice(gone, explicit=False),
+            lambda: Choice(gone, explicit=False),
         )

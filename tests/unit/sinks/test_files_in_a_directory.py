@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from moorage.api.file_sink import FileSink
 from moorage.api.sinks import LiveOutput, SinkRestore, SinkRetire, StageId
-from moorage.sinks import directory
-from moorage_state.errors import Bug, CorruptState, Fenced, UserError
+from moorage.sinks import directory, file_writer
+from moorage_state.errors import Bug, CorruptState, Fenced, LocalDiskError, UserError
 
 SCHEMA = pa.schema([("n", pa.int64())])
 LINEAGE = "0f3c"
@@ -42,6 +42,20 @@ def stage(sink, *numbers, epoch=1, lineage=LINEAGE, run="f1r0", producer="count"
     return writer.finish()
 
 
+def test_the_names_of_all_folders_above_a_staged_file_are_synced_once_each(monkeypatch, out):
+    synced: list[Path] = []
+    monkeypatch.setattr(directory, "_sync", synced.append)
+    area = directory.StagingFolder(out, StageId(LINEAGE, "f1r0", 1, "count", 0))
+    own = out / "_staging" / LINEAGE / "f1r0"
+    for file in ("p=1/a.parquet", "b.parquet"):
+        path = area.create(file)
+        path.touch()
+        area.keep(file, path)
+    above = [out / "_staging" / LINEAGE, out / "_staging", out]
+    first = [own / "p=1" / "a.parquet", own / "p=1", own, *above]
+    assert synced == [*first, own / "b.parquet", own]
+
+
 def restore(sink, *history, items=(), run="f9r0", lineage=LINEAGE):
     """Go to the last checkpoint of `history`, which covers `items`."""
     return sink.restore(SinkRestore(lineage, run, history, list(items)))
@@ -55,6 +69,10 @@ def published(sink):
     return sorted(table.column("n").to_pylist()) if table.num_rows else []
 
 
+class Ended(BaseException):
+    """The process ends here."""
+
+
 def crash_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, at: int = 0) -> None:
     """The call number `at` of `owner.name` raises instead, like a process that ends there."""
     original: Callable[..., Any] = getattr(owner, name)
@@ -62,7 +80,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, at: int = 0
 
     def crashing(*args: Any, **kwargs: Any) -> Any:
         if next(calls) == at:
-            raise InterruptedError("the process ends here")
+            raise Ended
         return original(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, crashing)
@@ -124,7 +142,7 @@ def test_a_crash_anywhere_in_publishing_is_made_good_by_a_restore(
     items = stage(sink, 1) + stage(sink, 2, subtask=1) + stage(sink, 3, subtask=2)
     with monkeypatch.context() as patch:
         crash_at(patch, owner, name, at)
-        with contextlib.suppress(InterruptedError):
+        with contextlib.suppress(Ended):
             sink.publish(LINEAGE, 7, items)
     assert restore(sink, 6, 7, items=items) == []
     assert published(sink) == [0, 1, 2, 3]
@@ -144,7 +162,7 @@ def test_a_crash_anywhere_in_publishing_leaves_nothing_for_an_older_restore(
     items = stage(sink, 1) + stage(sink, 2, subtask=1) + stage(sink, 3, subtask=2)
     with monkeypatch.context() as patch:
         crash_at(patch, owner, name, at)
-        with contextlib.suppress(InterruptedError):
+        with contextlib.suppress(Ended):
             sink.publish(LINEAGE, 7, items)
     restore(sink, 6, items=before)
     assert published(sink) == [0]
@@ -160,7 +178,7 @@ def test_a_crash_between_log_and_rename_loses_nothing_by_going_back_and_forward(
     items = stage(sink, 1) + stage(sink, 2, subtask=1) + stage(sink, 3, subtask=2)
     with monkeypatch.context() as patch:
         crash_at(patch, owner, name, at if owner is Path else 0)
-        with pytest.raises(InterruptedError):
+        with pytest.raises(Ended):
             sink.publish(LINEAGE, 7, items)
     restore(sink, run="f1r1")
     assert published(sink) == []
@@ -194,7 +212,7 @@ def test_a_crash_anywhere_in_a_restore_is_made_good_by_the_next(
     stage(sink, 5, run="f1r1")
     with monkeypatch.context() as patch:
         crash_at(patch, owner, name, at)
-        with contextlib.suppress(InterruptedError):
+        with contextlib.suppress(Ended):
             restore(sink, 6, 7, items=items[7], run="f1r2")
     seen = published(sink)
     assert any(set(seen) <= set(numbers) for numbers in rows.values())
@@ -426,6 +444,28 @@ def test_retiring_remembers_that_a_reader_took_what_a_live_point_covers(sink, ou
     assert published(sink) == []
 
 
+def test_what_was_taken_back_is_looked_at_after_a_restore_and_then_at_ever_larger_distances(
+    sink, out
+):
+    items = {n: stage(sink, n, epoch=n) for n in (63, 64, 65)}
+    for n, staged in items.items():
+        sink.publish(LINEAGE, n, staged)
+    restore(sink, 63, items=items[63])
+
+    def taken_back(at: int, *live: tuple[int, ...]) -> list[int]:
+        outputs = tuple(LiveOutput(history, []) for history in live)
+        sink.retire(SinkRetire(LINEAGE, "f9r0", at, at, outputs))
+        left = (out / "_retracted" / LINEAGE).glob("*.parquet")
+        return sorted(n for path in left for n in pq.read_table(path).column("n").to_pylist())
+
+    assert taken_back(66, (63, 64), (63, 66)) == [64]
+    # At 68 it is time again, and that one failed.
+    assert taken_back(67, (63, 66, 67)) == [64]
+    assert taken_back(69, (63, 66, 67, 69)) == []
+    restore(sink, 63, items=items[63], run="f10r0")
+    assert published(sink) == [63]
+
+
 def test_retiring_never_touches_rows_of_epochs_that_no_checkpoint_covers_yet(sink, out):
     later = stage(sink, 1, epoch=2) + stage(sink, 2, epoch=1, run="f2r0")
     waiting = stage(sink, 3, epoch=1)
@@ -469,19 +509,83 @@ def test_a_sink_refuses_what_is_no_path_and_no_store(given):
         FileSink(given)
 
 
+def full(*_args: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def test_a_full_disk_leaves_no_half_file(sink, out, monkeypatch):
+    monkeypatch.setattr(file_writer, "_GROUP_BYTES", 1)  # no row waits: the file is made
     writer = sink.open_writer(StageId(LINEAGE, "f1r0", 1, "count", 0), SCHEMA)
     writer.write(pa.RecordBatch.from_pydict({"n": [1]}, schema=SCHEMA))
 
-    def full(_writer: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
         patch.setattr(pq.ParquetWriter, "close", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(LocalDiskError, match=f"path={out}.*No space left.*; check space and"):
             writer.abort()
     assert not list(out.rglob("*.parquet"))
     assert [path.name for path in out.iterdir()] == ["_staging"]
+
+
+@pytest.mark.parametrize("commit", ["rename", "list"])
+@pytest.mark.parametrize("form", ["parquet", "json"])
+def test_what_the_disk_refuses_of_an_attempt_is_no_fault_of_the_jobs(
+    tmp_path, monkeypatch, commit, form
+):
+    sink = FileSink(tmp_path / "out", form, commit=commit)
+    rows = pa.RecordBatch.from_pydict({"n": [1]}, schema=SCHEMA)
+
+    class Full:
+        def __init__(self, *_args: Any, **_options: Any) -> None:
+            self.refuse()
+
+        def refuse(self, *_rows: Any) -> None:
+            raise PermissionError(13, "Permission denied")
+
+    class FullLater(Full):
+        def __init__(self, path: Path, *_args: Any, **_options: Any) -> None:
+            path.touch()
+
+        write_batch = close = Full.refuse
+
+    for writer in (Full, FullLater):
+        monkeypatch.setattr(pq, "ParquetWriter", writer)
+        monkeypatch.setattr(file_writer, "_JsonFile", writer)
+        opened = sink.open_writer(StageId(LINEAGE, "f1r0", 1, "count", 0), SCHEMA)
+        opened.write(rows)
+        with pytest.raises(LocalDiskError, match=r"output file: path=/.*Permission denied"):
+            opened.finish()
+        with contextlib.suppress(LocalDiskError):
+            opened.abort()
+
+
+def test_a_place_where_nothing_can_be_staged_is_no_fault_of_the_jobs(sink, out, monkeypatch):
+    out.write_text("no folder")
+    with pytest.raises(LocalDiskError, match="could not make a folder for output: path=/"):
+        stage(sink, 1)
+    out.unlink()
+    monkeypatch.setattr(directory, "_sync", full)
+    with pytest.raises(LocalDiskError, match="could not sync an output file: path=/"):
+        stage(sink, 1)
+
+
+def test_what_the_disk_refuses_of_the_driver_is_told_as_that(sink, out, monkeypatch):
+    items = stage(sink, 1)
+    monkeypatch.setattr(directory, "_replace", full)
+    for phase, call in {
+        "publish": lambda: sink.publish(LINEAGE, 7, items),
+        "restore": lambda: restore(sink, 7, items=items),
+    }.items():
+        with pytest.raises(LocalDiskError, match=f"could not {phase} output: path={out} .*No spa"):
+            call()
+    monkeypatch.setattr(directory, "_names", full)
+    with pytest.raises(LocalDiskError, match=f"could not tidy output: path={out} "):
+        sink.retire(SinkRetire(LINEAGE, "f1r0", 9, 9, ()))
+    monkeypatch.setattr(directory, "_require_files", full)
+    with pytest.raises(LocalDiskError, match=f"could not look at output: path={out} "):
+        sink.check_covered(LINEAGE, items)
+    monkeypatch.setattr(directory, "neighbours_in", full)
+    with pytest.raises(LocalDiskError, match=f"could not look at output: path={out} "):
+        sink.admit(LINEAGE, None)
 
 
 class Output(RuleBasedStateMachine):
@@ -526,7 +630,7 @@ class Output(RuleBasedStateMachine):
                 crash_at(patch, directory, *crash)
             try:
                 self.sink.publish(LINEAGE, self.checkpoint, items)
-            except InterruptedError:
+            except Ended:
                 patch.undo()
                 self.restore()
 
@@ -543,7 +647,7 @@ class Output(RuleBasedStateMachine):
                 crash_at(patch, directory, *crash)
             try:
                 self.restore()
-            except InterruptedError:
+            except Ended:
                 patch.undo()
                 self.history = data.draw(st.sampled_from(list(self.expected)))
                 self.restore()

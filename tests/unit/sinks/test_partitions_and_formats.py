@@ -124,8 +124,44 @@ def test_going_back_and_forward_moves_whole_partitions(tmp_path):
     assert not list((tmp_path / "out" / "_retracted" / LINEAGE).iterdir())
 
 
+def test_what_a_checkpoint_looks_at_does_not_grow_with_the_partitions_before_it(tmp_path):
+    sink = FileSink(tmp_path / "out", partition_by=["n", "ok"])
+    own = tmp_path / "out" / "_staging" / LINEAGE / "f1r0"
+    for n in (1, 2):
+        items = write(sink, [{"n": n, "ok": ok, "day": "x"} for ok in (True, False)])
+        later = write(sink, [{"n": n, "ok": True, "day": "of the next checkpoint"}])
+        aborted = sink.open_writer(STAGE, SCHEMA)
+        aborted.write(pa.RecordBatch.from_pylist([{"n": 9}], schema=SCHEMA))
+        aborted._flush("n=9/ok=__HIVE_DEFAULT_PARTITION__")
+        assert (own / "n=9").is_dir()
+        aborted.abort()
+        sink.publish(LINEAGE, n, items)
+        assert [str(p.relative_to(own)) for p in own.rglob("*=*")] == [f"n={n}", f"n={n}/ok=true"]
+        sink.publish(LINEAGE, n, [*items, *later])
+        assert not list(own.iterdir())
+    assert len(sink.files()) == 6
+
+
+def test_a_folder_that_is_removed_as_a_file_is_made_in_it_is_made_again(tmp_path, monkeypatch):
+    sink = FileSink(tmp_path / "out", partition_by=["n"])
+    touch = Path.touch
+    removed: list[Path] = []
+
+    def too_late(path):
+        if len(removed) < 3:
+            path.parent.rmdir()
+            removed.append(path)
+        touch(path)
+
+    monkeypatch.setattr(Path, "touch", too_late)
+    sink.publish(LINEAGE, 1, write(sink, [{"n": 1, "ok": True, "day": "x"}]))
+    assert len(removed) == 3
+    assert len(sink.files()) == 1
+
+
 def test_an_attempt_with_many_partitions_keeps_few_files_open(tmp_path, monkeypatch):
     monkeypatch.setattr(file_writer, "_MAX_OPEN", 2)
+    monkeypatch.setattr(file_writer, "_GROUP_BYTES", 1)  # no row waits
     sink = FileSink(tmp_path / "out", partition_by=["n"])
     rows = [{"n": n % 5, "day": "x"} for n in range(10)]
     writer = sink.open_writer(STAGE, SCHEMA)
@@ -135,6 +171,23 @@ def test_an_attempt_with_many_partitions_keeps_few_files_open(tmp_path, monkeypa
     items = writer.finish()
     assert sum(item["rows"] for item in items) == 10
     assert len({item["file"] for item in items}) == len(items) == 10
+
+
+@pytest.mark.parametrize(("room", "files"), [(64 << 20, 40), (100_000, 400)])
+def test_more_partitions_than_files_may_be_open_have_few_files(tmp_path, monkeypatch, room, files):
+    monkeypatch.setattr(file_writer, "_WAITING_BYTES", room)
+    sink = FileSink(tmp_path / "out", partition_by=["n"])
+    writer = sink.open_writer(STAGE, SCHEMA)
+    rows = [{"n": n, "day": f"d{n}"} for n in range(40)]
+    for _ in range(20):
+        writer.write(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
+        assert writer._waiting_bytes < room
+    items = writer.finish()
+    assert len(items) <= files
+    sink.publish(LINEAGE, 1, items)
+    table = ds.dataset(sink.files(), partitioning="hive").to_table()
+    assert table.num_rows == 800
+    assert table.group_by("day").aggregate([("day", "count")]).column(1).to_pylist() == [20] * 40
 
 
 def test_json_has_a_row_a_line_and_words_for_what_json_lacks(tmp_path):

@@ -37,7 +37,7 @@ STOPPED_WITH = {"nextRestore": {"mode": "Path", "path": "s3://sp/final"}}
 
 def asleep(**kept):
     """A suspended job, and what is kept of it."""
-    return job(**ASLEEP, **kept)
+    return job(**{**ASLEEP, **kept})
 
 
 def copying(**changes):
@@ -46,10 +46,18 @@ def copying(**changes):
     return replace(after(before), **changes)
 
 
+def given(mode, path=""):
+    """A job that was suspended before its stream ran, and what its start was given."""
+    attempt = {"number": 3, "outcome": "Stopped", "restorePoint": {"mode": mode, "path": path}}
+    return {"attempt": attempt, "snapshots": {"lastCheckpoint": LAST}}
+
+
 @pytest.mark.parametrize(
     ("kept", "source"),
     [
         (STOPPED_WITH, "s3://sp/final"),
+        (given("Path", "s3://sp/before"), "s3://sp/before"),
+        (given("Latest", LAST["path"]), "s3://state/clicks"),
         ({"snapshots": {"lastCheckpoint": LAST}}, "s3://state/clicks"),
         ({**STOPPED_WITH, "snapshots": {"lastCheckpoint": LAST}}, "s3://sp/final"),
     ],
@@ -90,6 +98,7 @@ def test_scenario_15_the_copy_is_a_savepoint_like_any_other():
         {"attempt": {"number": 3, "outcome": "Stopped"}, "phase": "Suspended"},
         {**ASLEEP, **STOPPED_WITH, "blockedReason": "StoreDenied"},
         {**ASLEEP, **STOPPED_WITH, "operation": RECOVERY},
+        {**ASLEEP, **given("Empty")},
         {"attempt": {"number": 3, "outcome": "Failed"}, "phase": "BackOff", **STOPPED_WITH},
     ],
 )

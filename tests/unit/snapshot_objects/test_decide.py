@@ -269,6 +269,16 @@ def test_scenario_16_one_that_is_under_way_holds_even_an_older_one():
     assert decide_snapshot(world(snapshot(age=90), siblings=(busy,))).effects == ()
 
 
+def test_one_that_only_the_store_can_tell_of_holds_no_other_up_and_keeps_its_name():
+    """A store that is closed for good, such as one that the job has left, ended all snapshots."""
+    status = {"state": "Verifying", "requestId": "x", "message": "403"}
+    looked_for = snapshot("clicks-b", age=90, status=status)
+    assert kinds(decide_snapshot(world(snapshot(age=30), siblings=(looked_for,)))) == [AskDriver]
+    rival = snapshot("clicks-b", age=30, name="a", status=status)
+    plan = decide_snapshot(world(snapshot(age=90), siblings=(rival,)))
+    assert condition(plan, "Failed").reason == "SavepointNameConflict"
+
+
 def test_scenario_16_a_periodic_one_gives_way_to_a_newer_periodic_one():
     newer = snapshot("clicks-p2", age=10, trigger="Periodic")
     older = snapshot("clicks-p1", age=90, trigger="Periodic")

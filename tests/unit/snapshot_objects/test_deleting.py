@@ -200,6 +200,22 @@ RESTORE = {"mode": "Path", "path": "s3://savepoints/clicks/a"}
             "newest restore point of clicks",
         ),
         (
+            {"job": job(attempt={"number": 4}, snapshots={"lastSavepoint": savepoint_info()})},
+            "newest restore point of clicks",
+        ),
+        (
+            {
+                "job": job(
+                    attempt={
+                        "number": 4,
+                        "restorePoint": {"mode": "Latest", "path": "s3://state/clicks/chk-9"},
+                        "restoredFrom": {"path": RESTORE["path"]},
+                    }
+                )
+            },
+            "restore of clicks",
+        ),
+        (
             {
                 "job": job(
                     attempt={
@@ -232,7 +248,13 @@ def test_scenario_21_what_something_needs_is_held(needed_by, words):
 
 def test_scenario_21_a_job_that_went_on_needs_its_restore_point_no_more():
     moved_on = job(
-        attempt={"number": 3, "restorePoint": RESTORE, "checkpointed": True},
+        attempt={
+            "number": 3,
+            "restorePoint": RESTORE,
+            "restoredFrom": {"path": RESTORE["path"]},
+            "checkpointed": True,
+        },
+        snapshots={"lastSavepoint": savepoint_info()},
     )
     assert decide_snapshot(world(deleted(), job=moved_on)).status.state == "Deleting"
 

@@ -12,6 +12,7 @@ from moorage_operator.snapshots.naming import (
     directory_name,
     is_directory_name,
     object_name,
+    trigger_id,
 )
 from moorage_operator.snapshots.triggers import wanted
 from moorage_operator.world import JobWorld, Unreadable
@@ -72,6 +73,18 @@ def test_a_trigger_counts_as_handled_when_its_object_is_seen_and_not_before():
     assert (seen.triggers.savepoint, seen.effects, seen.events) == ("a", (), ())
 
 
+def test_an_object_that_was_not_made_for_the_annotation_is_a_conflict():
+    """One of a former job of this name, or that somebody made by its name."""
+    asking = job_world({"savepoint": "a"})
+    (effect,) = kept(wanted(asking))
+    former = replace(asking, meta=replace(asking.meta, uid="former"))
+    (old,) = kept(wanted(former))
+    for there in (made(old), snapshot(effect.name)):
+        found = wanted(replace(asking, snapshots=(there,)))
+        assert [event.reason for event in found.events] == ["SavepointNameConflict"]
+        assert (found.triggers.savepoint, found.effects) == ("a", ())
+
+
 def test_scenario_13_a_value_that_was_handled_is_asked_for_no_more():
     found = wanted(job_world({"savepoint": "a"}, **handled("a")))
     assert (found.effects, found.triggers.savepoint) == ((), "a")
@@ -89,6 +102,44 @@ def test_scenario_14_going_back_to_an_earlier_value_is_told_and_takes_nothing():
     assert (again.effects, again.triggers.savepoint) == ((), "a")
     assert [event.reason for event in again.events] == ["SavepointNameConflict"]
     assert "'a' was asked for before" in again.events[0].message
+
+
+def annotated(world, value, annotation="savepoint"):
+    """The job once a value of its annotation was handled, and the reasons of what was told."""
+    asked = replace(world, meta=job_meta(annotations={f"moorage.dev/{annotation}": value}))
+    there = (*world.snapshots, *map(made, kept(wanted(asked))))
+    found = wanted(replace(asked, snapshots=there))
+    snapshots = asked.status.snapshots.model_copy(update={"last_trigger": found.triggers})
+    status = asked.status.model_copy(update={"snapshots": snapshots})
+    return replace(asked, snapshots=there, status=status), [one.reason for one in found.events]
+
+
+@pytest.mark.parametrize("annotation", ["savepoint", "checkpoint"])
+def test_values_that_alternate_are_told_each_time_and_never_taken_for_done(annotation):
+    world, told = job_world(), []
+    for value in "ababacb":
+        world, reasons = annotated(world, value, annotation)
+        told.append(reasons)
+    conflict = [f"{annotation.capitalize()}NameConflict"]
+    assert told == [[], [], conflict, conflict, conflict, [], conflict]
+    assert len(world.snapshots) == 3
+
+
+def test_values_that_alternate_are_told_where_the_object_of_one_was_deleted_and_made_again():
+    world, _ = annotated(job_world(), "a")
+    world, _ = annotated(world, "b")
+    world, told = annotated(replace(world, snapshots=world.snapshots[1:]), "a")
+    assert (told, len(world.snapshots)) == ([], 2)
+    world, told = annotated(world, "b")
+    assert told == ["SavepointNameConflict"]
+
+
+def test_a_status_from_before_there_were_marks_knows_the_object_that_was_made_by_it():
+    former = job_world({"savepoint": "b"}, **handled("a"))
+    (effect,) = kept(wanted(former))
+    assert effect.trigger_value == trigger_id(former.meta.uid, "Savepoint", "a", "b")
+    seen = wanted(replace(former, snapshots=(made(effect),)))
+    assert (seen.triggers.savepoint, seen.events) == ("b", ())
 
 
 def test_scenario_16_both_annotations_at_once_are_two_objects():
@@ -110,6 +161,19 @@ def test_a_value_that_is_no_name_becomes_one(value):
 def test_names_that_differ_never_share_an_object():
     names = ["foo", "Foo", "FOO", "foo-", "foo_", "foo."]
     assert len({object_name("clicks", name) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("annotation", ["savepoint", "checkpoint"])
+def test_what_waits_until_snapshots_can_be_read_is_told_and_taken_then(annotation):
+    blind = job_world({annotation: "a"}, views=Unreadable("Forbidden", "403: forbidden"))
+    found = wanted(blind)
+    assert [event.reason for event in found.events] == ["SnapshotsUnreadable"]
+    assert f"moorage.dev/{annotation}: 'a' waits" in found.events[0].message
+    assert "403: forbidden" in found.events[0].message
+    assert found.next_at == NOW + timedelta(seconds=CONFIG.resync)
+    assert len(kept(wanted(replace(blind, snapshots=())))) == 1
+    done = replace(blind, status=job_status(**handled("a", "a")))
+    assert wanted(done).events == ()
 
 
 def test_nothing_is_asked_for_while_it_is_unknown_what_is_there():
@@ -137,6 +201,19 @@ def test_a_schedule_begins_when_it_is_first_seen():
     assert found.effects == ()
     assert found.last_scheduled_time == AT_THREE + timedelta(minutes=1)
     assert found.next_at == AT_THREE + timedelta(days=1)
+
+
+def test_a_schedule_that_is_put_in_again_begins_with_its_next_tick():
+    out = replace(scheduled(AT_THREE - timedelta(days=1)), spec=job_spec())
+    found = wanted(out)
+    assert (found.effects, found.last_scheduled_time, found.next_at) == ((), None, None)
+    back = wanted(scheduled(found.last_scheduled_time, AT_THREE + timedelta(minutes=10)))
+    assert (back.effects, back.next_at) == ((), AT_THREE + timedelta(days=1))
+
+
+def test_a_schedule_goes_on_while_nobody_can_read_a_spec():
+    found = wanted(replace(scheduled(AT_THREE), spec=None))
+    assert (found.effects, found.last_scheduled_time) == ((), AT_THREE)
 
 
 def test_a_tick_is_one_savepoint_named_after_it_and_handled_once_it_is_seen():

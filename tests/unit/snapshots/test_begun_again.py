@@ -3,13 +3,14 @@
 import contextlib
 import itertools
 from collections import Counter
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from moorage_state import failpoints
-from moorage_state.errors import CorruptState
+from moorage_state.errors import CorruptState, MoorageError
 from moorage_state.snapshots import (
     Checkpoint,
     LineageLog,
@@ -24,6 +25,7 @@ from moorage_state.snapshots import (
 )
 from moorage_state.snapshots.entries import decode_record
 from moorage_state.snapshots.object_keys import VIEW_KEY
+from moorage_state.snapshots.store_tasks import lineage_tasks
 from moorage_state.snapshots.store_tasks.lineage_tasks import delete_lineage
 from moorage_state.stores import MemoryStore
 
@@ -233,3 +235,50 @@ def test_a_deletion_that_dies_at_any_step_keeps_its_owner_and_can_be_taken_up_ag
         assert deleted(store, owner)["left"] == ""
         assert [info.key for info in store.list("")] == []
         LogWriter.claim(store, Owner("c", "n", "another", "u"), "somebody else's")
+
+
+def test_a_long_lineage_is_deleted_in_few_requests_which_may_be_cut_off_in_any_order(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dies in each request in turn, with every second of its objects deleted."""
+    monkeypatch.setattr(lineage_tasks, "_DELETES_PER_LOOK", 100)
+    whole = MemoryStore("whole")
+    live(whole, owner, 60)
+    for one in range(250):
+        whole.put(f"shared/pack-ab-{one}-1", b"x")
+    for died_at in itertools.count():
+        store = MemoryStore(f"long-{died_at}")
+        for info in whole.list(""):
+            store.put(info.key, whole.get(info.key))
+        requests = itertools.count()
+        delete = store.delete
+
+        def many(
+            keys: Collection[str], at: int = died_at, count: Any = requests, of: Any = delete
+        ) -> dict[str, MoorageError]:
+            dies = next(count) == at
+            for key in list(keys)[:: 2 if dies else 1]:
+                of(key)
+            if dies:
+                raise Died
+            return {}
+
+        def one_by_one(
+            key: str, at: int = died_at, count: Any = requests, of: Any = delete
+        ) -> None:
+            if next(count) == at:
+                raise Died
+            of(key)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "delete_many", many)
+            patched.setattr(store, "delete", one_by_one)
+            with contextlib.suppress(Died):
+                deleted(store, owner)
+                assert list(store.list("")) == []
+                assert next(requests) < 20
+                return
+        with pytest.raises((NotOwner, CorruptState)):
+            LogWriter.claim(store, Owner("c", "n", "another", "u"), "somebody else's")
+        assert deleted(store, owner)["left"] == ""
+        assert list(store.list("")) == []

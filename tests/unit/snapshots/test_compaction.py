@@ -29,7 +29,7 @@ from moorage_state.snapshots import (
     Savepoint,
     ancestors,
     finished_with,
-    is_announced,
+    is_known,
     log,
     log_key,
     rescaled,
@@ -117,6 +117,29 @@ def test_a_log_that_began_anew_says_the_same_and_its_first_entries_are_gone(
     second = LogWriter.claim(store, owner, "next")
     assert second.fence == 2
     assert second.owner == writer.owner
+
+
+def test_a_checkpoint_that_was_let_go_has_its_line_while_something_leads_to_it(
+    store: MemoryStore, owner: Owner
+) -> None:
+    """Somebody may have a copy of it, which no entry tells of."""
+    writer = LogWriter.claim(store, owner, "me")
+    writer.append(Run(1, 0))
+    go_on(writer, 1, 20)
+    for one in (1, 2, 10, 15, 18):
+        assert is_known(writer.entries, one)
+        assert ancestors(writer.entries, one) == tuple(range(1, one + 1))
+    assert not is_known(writer.entries, 21)
+
+    writer.append(Run(1, 1, "file:///copy-of-chk-10", True, restored_id=10))
+    go_on(writer, 21, 20)
+    writer.append(Run(1, 2, "chk-40"))
+    go_on(writer, 41, 10)
+    assert len(writer.entries) < 20
+    for one in (1, 10, 21, 30, 45, 50):
+        line = (*range(1, min(one, 10) + 1), *range(21, one + 1))
+        assert ancestors(writer.entries, one) == line
+    assert not is_known(writer.entries, 15), "nothing leads to what was left behind"
 
 
 @pytest.mark.usefixtures("short")
@@ -368,6 +391,8 @@ KINDS = st.sampled_from(
         "restart",
         "end",
         "elsewhere",
+        "copy",
+        "newer copy",
         "release",
         "claim",
         "empty",
@@ -414,6 +439,16 @@ def history_of(  # noqa: C901, PLR0912 - a case for each kind of step
                     Run(fence, run, own.url if own else "file:///x", True, 0,
                         own.checkpoint_id if own else 0, order_id=f"o{choice}")
                 )  # fmt: skip
+            case "copy" if existing:
+                line = ancestors(entries, existing[0].checkpoint_id)
+                copied, run = line[choice % len(line)], run + 1
+                entries.append(Run(fence, run, "file:///copy", True, 0, copied, order_id="c"))
+            case "newer copy":
+                # What was between the two was set back, and is not there any more.
+                following, run = following + choice + 1, run + 1
+                entries.append(
+                    Run(fence, run, "file:///newer", True, 0, following - 1, order_id="n")
+                )
             case "empty":
                 run += 1
                 entries.append(Run(fence, run, None, True, 0, order_id=f"e{choice}"))
@@ -444,7 +479,9 @@ def answers(entries: list[Entry], whole: list[Entry]) -> dict[str, Any]:
         points = str(error).partition(":")[0]
     runs = [e for e in entries if isinstance(e, Run)]
     every = [e.checkpoint_id for e in whole if isinstance(e, Savepoint)]
-    ids = [*(e.checkpoint_id for e in retained(entries)), *every]
+    last = [e.restored_id for e in whole if isinstance(e, Run)][-1:]
+    points_of = [*(e.checkpoint_id for e in retained(whole)), *every, *filter(None, last)]
+    ids = {one for point in points_of for one in ancestors(whole, point)}
     return {
         "points": points,
         "retained": retained(entries),
@@ -455,7 +492,7 @@ def answers(entries: list[Entry], whole: list[Entry]) -> dict[str, Any]:
         "rescaled": rescaled(entries),
         "orders": {(r.order_id, r.restore_nonce) for r in runs if r.explicit},
         "savepoints": savepoints(entries),
-        "announced": [one for one in every if not is_announced(entries, one)],
+        "unknown": [one for one in ids if not is_known(entries, one)],
         "history": {one: ancestors(entries, one) for one in ids},
     }
 
@@ -473,6 +510,15 @@ def test_whatever_is_let_go_of_nobody_misses(steps: list[tuple[str, int]], data:
             kept, past = compacted(known)
             known = [*kept, Record(record.seq, "", AT, Compacted(1, 0, 0, past, ()))]
     assert answers([record.entry for record in known], whole) == answers(whole, whole)
+
+
+def test_the_id_of_a_copy_that_is_the_highest_stays_though_its_run_says_nothing_else() -> None:
+    entries: list[Entry] = [
+        *(chk(1), Run(1, 1, "file:///newer", True, restored_id=9), Retire(1, 1)),
+        *(Run(1, run, None, True) for run in (2, 3)),
+    ]
+    kept, _ = compacted([Record(seq, "", AT, entry) for seq, entry in enumerate(entries, 1)])
+    assert next_checkpoint_id(record.entry for record in kept) == 10
 
 
 def test_of_what_a_later_release_logged_everything_stays() -> None:

@@ -113,6 +113,8 @@ def test_retained_are_the_checkpoints_that_exist_newest_first() -> None:
 def test_checkpoint_ids_only_grow() -> None:
     assert next_checkpoint_id([]) == 1
     assert next_checkpoint_id([chk(3), Retire(1, 3), chk(4), Retire(1, 4)]) == 5
+    newer_copy = Run(1, 1, "file:///copy", explicit=True, restored_id=9)
+    assert next_checkpoint_id([chk(3), newer_copy]) == 10
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,33 @@ def test_very_many_namespaces_of_very_many_keys_stay_right(fake_range, monkeypat
         fake_range.commit()
 
 
+def test_handles_go_with_their_keys_where_another_state_is_read_first(fake_range, monkeypatch):
+    monkeypatch.setattr("moorage_state.keyed.namespaces._HANDLES", 5)
+    prefixes = [key_prefix(3, bytes([n])) for n in range(20)]
+    for epoch in (1, 2):
+        store = KeyedStateStore(fake_range, epoch)
+        count, state = store.value_state(COUNT), store.namespaced_state(SUM, WINDOW)
+        store.begin_chunk(prefixes)
+        for n in range(20):
+            store.switch_to(n)
+            # As windows do: first what windows the key has, and each is a namespace of its own.
+            count.update((count.value() or 0) + 1)
+            handles = [state.set_current_namespace((n, at)) for at in range(3)]
+            for handle in handles:
+                handle.add(n)
+            state.merge_namespaces((n, 0), [(n, 1)])
+            assert len(state._handles) < 5 + 3
+        store.finish()
+        fake_range.commit()
+    store = KeyedStateStore(fake_range, 3)
+    count, state = store.value_state(COUNT), store.namespaced_state(SUM, WINDOW)
+    store.begin_chunk(prefixes)
+    for n in range(20):
+        store.switch_to(n)
+        sums = [state.set_current_namespace((n, at)).get() for at in range(3)]
+        assert (count.value(), sums) == (2, [4 * n, None, 2 * n])
+
+
 def test_keys_can_be_listed_by_state_and_namespace(fake_range, monkeypatch):
     monkeypatch.setattr("moorage_state.keyed.namespaces._PAGE", 2)
     prefixes = {n: key_prefix(n, bytes([n])) for n in range(1, 6)}

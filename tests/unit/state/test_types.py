@@ -82,7 +82,9 @@ def test_equal_types_have_one_canonical_spelling(written, canonical):
         ("decimal(x)", "expected a number, not 'x'"),
         ("decimal(2", "ended where '\\)' was expected"),
         ("decimal(\u0663)", "unexpected character"),
-        ("`a` long", "unexpected character '`'"),
+        ("`a long", "unexpected character '`'"),
+        ("`` long", "unexpected character '`'"),
+        ("a `long`", "unknown type '`long`'"),
         ("long!", "unexpected character '!'"),
         ("array<" * 40 + "long" + ">" * 40, "nested more than 32 deep"),
     ],
@@ -97,6 +99,14 @@ def test_what_is_no_type_is_refused_with_the_place_and_the_text(written, words):
 def test_what_is_no_text_is_refused_by_name(given_):
     with pytest.raises(ValueError, match="a Spark DDL string such as 'long': type="):
         parse_type(given_)
+
+
+def test_a_name_that_is_no_plain_word_is_spelled_in_backticks():
+    spelled = "struct<`user-id`:bigint,größe:struct<`event type`:string,plain:int>>"
+    spelled = spelled.replace("größe", "`größe`")
+    for written in (spelled, "`user-id` long, `größe` struct<`event type` string, `plain` int>"):
+        parsed = parse_type(written)
+        assert (parsed.ddl, parsed.fields) == (spelled, ("user-id", "größe"))
 
 
 @given(types)

@@ -27,7 +27,7 @@ from moorage_state.errors import (
     StoreUnavailable,
     UserError,
 )
-from moorage_state.stores import Retries, S3Address, S3Store, open_store, store_url
+from moorage_state.stores import NoSuchBucket, Retries, S3Address, S3Store, open_store, store_url
 from moorage_state.stores.s3.calls import connection_to, failure_of
 from moorage_state.stores.s3.uploads import Source, part_size, put_source
 
@@ -405,7 +405,7 @@ def answer(code: str, status: int) -> ClientError:
         (answer("AccessDenied", 403), StoreDenied, False, "allow s3:GetObject"),
         (answer("403", 403), StoreDenied, False, "s3:ListBucket"),
         (answer("ExpiredToken", 400), StoreDenied, False, "expired"),
-        (answer("NoSuchBucket", 404), StoreDenied, False, "create the bucket"),
+        (answer("NoSuchBucket", 404), NoSuchBucket, False, "create the bucket"),
         (answer("InvalidBucketName", 400), StoreDenied, False, "correct the bucket's name"),
         (answer("PermanentRedirect", 301), StoreDenied, False, "region"),
         (answer("RequestTimeTooSkewed", 403), StoreDenied, False, "clock"),

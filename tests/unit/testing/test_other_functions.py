@@ -1,6 +1,7 @@
 # ruff: noqa: ARG002  functions are written as people write them
 """Harnesses of functions that are called with more than a row: batches, and broadcast rows."""
 
+import math
 import random
 
 import numpy as np
@@ -182,6 +183,18 @@ def test_copies_that_differ_between_subtasks_are_told():
             UserError, match=r"different copies .* subtask=1 .*nothing but its rows"
         ):
             one.broadcast_state("limits")
+
+
+def test_copies_with_a_value_that_equals_nothing_are_alike():
+    shares = MapStateDescriptor("shares", "string", "double")
+
+    class Shares(Alerts):
+        def process_broadcast_element(self, row, ctx):
+            ctx.get_broadcast_state(shares).put(row.user, float("nan"))
+
+    with alerts(Shares(), parallelism=2, broadcast_states=[shares]) as one:
+        one.process(broadcast=[("a", 5)])
+        assert math.isnan(one.broadcast_state("shares")["a"])
 
 
 class Plain(KeyedProcessFunction):

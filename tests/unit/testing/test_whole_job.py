@@ -288,3 +288,37 @@ def test_the_start_of_a_window_that_is_over_is_no_event_time():
 def test_a_time_that_is_none_is_told_once_what_to_give(value, words):
     with pytest.raises(UserError, match=words):
         input_table("clicks", pa.schema([("at", pa.timestamp("us", "UTC"))]), [(value,)])
+
+
+ODD_NAMES = "`user-id` string, `größe` long, `event type` struct<`a b`:array<string>>, at long"
+
+
+def test_columns_whose_names_are_no_words_go_through_windows_joins_and_the_rest():
+    def odd(env):
+        one, two = (
+            env.read_stream(uid, "json", schema=ODD_NAMES, path="x")
+            .with_event_time("at")
+            .key_by("user-id")
+            for uid in ("one", "two")
+        )
+        hour = Tumbling("1h")
+        named = {"who": "left.user-id", "much": "right.größe", "what": "left.event type"}
+        made = {
+            "reduced": one.window(hour).reduce(lambda _, b: b, uid="r"),
+            "summed": one.window(hour).aggregate(uid="a", n=sum_("größe")),
+            "top": one.top_n(1, by="größe", uid="t"),
+            "once": one.deduplicate("größe", uid="d"),
+            "windows": one.join(two).window(hour).select(uid="w", **named),
+            "near": one.interval_join(two).between("0s", "1s").select(uid="i", **named),
+            "versions": one.temporal_join(two).select(uid="v", **named),
+        }
+        for uid, stream in made.items():
+            stream.sink_to(FileSink(uid), uid=uid)
+
+    found = run_job(odd, {"one": [("a", 1, (["x"],), 5)], "two": [("a", 2, (["y"],), 5)]})
+    kind = {"a b": ["x"]}
+    whole = ("a", 1, kind, 5)
+    assert len(found["summed"]) == 1
+    assert found["reduced"] == found["once"] == [whole]
+    assert found["top"] == [(*whole, 1)]
+    assert found["windows"] == found["near"] == found["versions"] == [("a", 2, kind)]

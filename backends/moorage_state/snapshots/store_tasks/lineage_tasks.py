@@ -7,7 +7,7 @@ not deleted under its feet, but stops writing first.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -44,7 +44,7 @@ from moorage_state.snapshots.object_keys import (
 )
 from moorage_state.snapshots.run_lock import LOCK_KEY
 from moorage_state.snapshots.savepoints import MANIFEST_KEY
-from moorage_state.stores import ObjectStore
+from moorage_state.stores import ObjectStore, delete_all
 from moorage_state.stores.addresses import Opener, bytes_of, child, opened
 
 _MOST_SAVEPOINTS = 8
@@ -52,7 +52,11 @@ _MOST_SAVEPOINTS = 8
 
 _log = logging.getLogger(__name__)
 
-_DELETES_PER_LOOK = 100
+_DELETES_PER_LOOK = 1000
+"""What goes in one request."""
+
+_ONE_BY_ONE = 100
+"""So many entries of a log may go in order, each in a request of its own."""
 
 
 class NoRestorePoint(UserError):
@@ -208,17 +212,27 @@ def delete_lineage(open_: Opener, checkpoint_dir: str, owner: Owner, holder: str
         return {"deleted": 0, "left": "foreign"}
     # All are retired first, and the log goes last and from its end: a deletion that was cut off is
     # never taken for a new lineage, nor for one that can be restored, and can be taken up again.
-    deleted, look = 0, _retire_all(store, owner, holder) if last is None else _look_at_nothing
-    for key in _keys(store, _lineage(entries)):
-        if deleted % _DELETES_PER_LOOK == 0:
-            look()
-        store.delete(key)
-        deleted += 1
+    look = _retire_all(store, owner, holder) if last is None else _look_at_nothing
     look()
-    log_keys = _log_keys(store, last.seq if last else max(LineageLog.open(store).begins(), 1))
+    # The copy of the log would tell of what is not there; the lock goes when all of that is gone.
+    store.delete(VIEW_KEY)
+    deleted = _delete_batches(store, _keys(store, _lineage(entries)), look)
+    store.delete(LOCK_KEY)
+    look()
+    first = last.seq if last else max(LineageLog.open(store).begins(), 1)
+    deleted += _delete_batches(store, _before(store, first), look)
+    log_keys = _log_keys(store, first)
     for key in log_keys:
         store.delete(key)
-    return {"deleted": deleted + len(log_keys), "left": ""}
+    return {"deleted": deleted + 2 + len(log_keys), "left": ""}
+
+
+def _delete_batches(store: ObjectStore, keys: Sequence[str], look: Callable[[], None]) -> int:
+    """Delete what may go in any order; returns how many. `look` is called before each request."""
+    for start in range(0, len(keys), _DELETES_PER_LOOK):
+        look()
+        delete_all(store, keys[start : start + _DELETES_PER_LOOK])
+    return len(keys)
 
 
 def _retire_all(store: ObjectStore, owner: Owner, holder: str) -> Callable[[], None]:
@@ -226,6 +240,8 @@ def _retire_all(store: ObjectStore, owner: Owner, holder: str) -> Callable[[], N
     writer = LogWriter.claim(store, owner, holder)
     for checkpoint in reversed(retained(writer.entries)):
         writer.append(Retire(writer.fence, checkpoint.checkpoint_id))
+    # What lies before the beginning of a log may go in any order, and so in few requests.
+    writer.compact(_ONE_BY_ONE)
     return writer.refresh
 
 
@@ -249,31 +265,30 @@ def _is_owner(entries: Sequence[Entry], owner: Owner) -> bool:
     return present is not None and present.same_job(owner) and present.uid == owner.uid
 
 
-def _keys(store: ObjectStore, lineage: str) -> Iterator[str]:
-    """What checkpoints, sinks and locks of the lineage put there, listed before anything goes.
-
-    Before all of it the copy of the log, which would tell of what is not there.
-    """
-    yield VIEW_KEY
+def _keys(store: ObjectStore, lineage: str) -> list[str]:
+    """What checkpoints and sinks of the lineage put there."""
     sinks = re.compile(rf"sinks/[^/]+/(staged|handed)/{re.escape(lineage)}/.+")
-    for prefix in ("chk-", "shared/", "sinks/"):
-        found = [info.key for info in store.list(prefix)]
-        yield from (key for key in found if is_state_key(key) or sinks.fullmatch(key))
-    yield LOCK_KEY
+    found = (info.key for prefix in ("chk-", "shared/", "sinks/") for info in store.list(prefix))
+    return [key for key in found if is_state_key(key) or sinks.fullmatch(key)]
+
+
+def _before(store: ObjectStore, first: int) -> list[str]:
+    """What lies before the beginning of the log, which is nobody's."""
+    found = ((info.key, log_seq(info.key)) for info in store.list(LOG_PREFIX))
+    return [key for key, seq in found if seq is not None and seq < first]
 
 
 def _log_keys(store: ObjectStore, first: int) -> list[str]:
     """The log, in the order in which it goes; it begins with entry number `first`.
 
-    What lies before the beginning is nobody's. Then the entries, newest first: a number missing
-    below a higher one would be damage. The first one, which names the owner, is the last of all:
-    while it lies there without the marks that lead to it, nobody can claim the directory.
+    The entries, newest first: a number missing below a higher one would be damage. The first one,
+    which names the owner, is the last of all: while it lies there without the marks that lead to
+    it, nobody can claim the directory.
     """
     found = [info.key for info in store.list(LOG_PREFIX)]
     numbers = sorted((seq for seq in map(log_seq, found) if seq is not None), reverse=True)
-    before = [log_key(seq) for seq in numbers if seq < first]
     after = [log_key(seq) for seq in numbers if seq > first]
-    return [*before, *after, *filter(is_moved_key, found), log_key(first)]
+    return [*after, *filter(is_moved_key, found), log_key(first)]
 
 
 def _last_of_deleted(store: ObjectStore | None) -> "_Last | None":

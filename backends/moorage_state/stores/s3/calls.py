@@ -29,6 +29,7 @@ from moorage_state.errors import (
     StoreUnavailable,
 )
 from moorage_state.progress import advance
+from moorage_state.stores.base import NoSuchBucket
 from moorage_state.stores.retries import Failure, Retries
 from moorage_state.stores.s3.address import S3Address, S3Credentials
 
@@ -40,8 +41,10 @@ _EXPIRED = "the session's credentials have expired: log in again, or use a role 
 _REGION = "give the region of the bucket, for example ?region=eu-west-1"
 _ENDPOINT = "check the endpoint, and whether the server takes requests from here"
 
+_NO_BUCKET = "NoSuchBucket"
+
 _ADVICE = {
-    "NoSuchBucket": "create the bucket, or correct its name; buckets are never made for you",
+    _NO_BUCKET: "create the bucket, or correct its name; buckets are never made for you",
     "InvalidBucketName": "correct the bucket's name",
     "AllAccessDisabled": "have the owner of the bucket enable access",
     "AccountProblem": "have the owner of the account look into it",
@@ -169,7 +172,8 @@ def failure_of(error: Exception, operation: str, address: S3Address, key: str) -
 
 def _answered(code: str, status: int, where: str) -> Failure:
     if advice := _ADVICE.get(code):
-        return Failure(StoreDenied(f"s3 store refuses: {where}; {advice}"), again=False)
+        kind = NoSuchBucket if code == _NO_BUCKET else StoreDenied
+        return Failure(kind(f"s3 store refuses: {where}; {advice}"), again=False)
     if code == "NoSuchUpload":
         text = f"upload was aborted by somebody else: {where}; let no rule abort young uploads"
         return Failure(StoreUnavailable(text), again=False)
@@ -454,7 +458,7 @@ class Calls:
             if status_of(error) != 404:
                 raise
             response = {
-                "Error": {"Code": "NoSuchBucket"},
+                "Error": {"Code": _NO_BUCKET},
                 "ResponseMetadata": {"HTTPStatusCode": 404},
             }
             from botocore.exceptions import ClientError

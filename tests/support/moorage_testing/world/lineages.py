@@ -18,6 +18,7 @@ from moorage_state.snapshots import (
     checkpoint_path,
     encode_manifest,
     manifest_digest,
+    may_have_had,
     restore_point,
 )
 from moorage_state.snapshots.savepoints import MANIFEST_KEY
@@ -28,6 +29,12 @@ from moorage_testing.world.habits import Habits, Restored
 __all__ = ["LineageKeeper"]
 
 _OUTDATED = timedelta(seconds=300)
+
+
+def _refusal(code: str, text: str) -> UserError:
+    error = UserError(text)
+    error.code = code  # type: ignore[misc]  # as the driver's refusals have it
+    return error
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,6 +122,16 @@ class LineageKeeper:
         entries = self.writer.entries
         newest = restore_point(entries)
         order = self.order.restore
+        folder, _, known = order.path.rpartition("/")
+        here = order.mode == "Latest" and folder in (
+            self.directory,
+            self.buckets.url(self.directory),
+        )
+        known_id = checkpoint_id_of(known) if here else None
+        if known_id is not None and not may_have_had(entries, known_id):
+            raise _refusal(
+                "restore_point_not_found", f"the checkpointDir has never had it: checkpoint={known}"
+            )
         followed = order.order_id and any(
             isinstance(e, Run) and e.order_id == order.order_id for e in entries
         )
@@ -160,15 +177,11 @@ class LineageKeeper:
             store = self.buckets.checkpoints(self.directory)
             return store.load_id(self.writer.entries, checkpoint_id)
         if not self.buckets.has_savepoint(path):
-            error = UserError(f"no savepoint here: path={path}")
-            error.code = "restore_point_not_found"  # type: ignore[misc]  # as the driver's refusals have it
-            raise error
+            raise _refusal("restore_point_not_found", f"no savepoint here: path={path}")
         manifest = self.buckets.savepoint(path).load()
         data = self.buckets.store(path).get(MANIFEST_KEY)
         if digest and manifest_digest(data) != digest:
-            error = UserError(f"another savepoint lies here: path={path}")
-            error.code = "restore_point_changed"  # type: ignore[misc]  # as the driver's refusals have it
-            raise error
+            raise _refusal("restore_point_changed", f"another savepoint lies here: path={path}")
         return manifest
 
     def _checkpoint(self, now: datetime) -> CheckpointSummary | None:
