@@ -439,13 +439,14 @@ class StreamRun:
         self._between_epochs()
 
     def _between_epochs(self) -> None:
-        """At a boundary, under the lock: checkpoints that ended or are due, and requests."""
+        """At a boundary, under the lock: checkpoints that ended or are due, requests, losses."""
         self._c.reporter.clock(self._runner.clock_behind_ms)
         try:
             self._report(self._checkpointer.poll(self._runner.epoch, self._boundary))
             while (request := self._c.requests.take_one()) is not None:
                 self._handler.take_up(request)
             self._look_at_executors()
+            self._c.fleet.refuse_lost()
         except MoorageError as error:
             self._failure = error
 

@@ -27,6 +27,7 @@ from moorage.driver.stream_run import StreamRun, Ticking
 from moorage.driver.types import RunOutcome
 from moorage.driver.views import CheckpointView, ExecutorsView, SavepointView
 from moorage.engine.event_time import Watermarks
+from moorage.engine.range_access import ExecutorLost
 from moorage.engine.task_failures import SparkEnded
 from moorage_state.coordinator import CheckpointRetentionPolicy, CompletedCheckpointStore
 from moorage_state.errors import Fenced, MoorageError, Retryable, StoreUnavailable, UserError
@@ -311,6 +312,17 @@ def test_a_run_without_input_tells_of_a_clock_that_went_back(running):
     running.ask(StopRequest())
     running.drive()
     assert set(running.reports.clocks) == {90_000}
+
+
+def test_between_two_epochs_a_lost_executor_is_not_left_for_the_next_one_to_find(running):
+    def refuse_lost() -> None:
+        raise ExecutorLost("executor=1")
+
+    running.run._c.fleet.refuse_lost = refuse_lost
+    with pytest.raises(ExecutorLost, match="executor=1"):
+        running.drive()
+    assert running.query.stopped
+    assert not running.in_epoch.is_set()
 
 
 def test_a_stop_with_a_savepoint_publishes_first(running):
