@@ -46,7 +46,7 @@ class KeyedTimers:
     Times are milliseconds since 1970 UTC, any 64-bit integer.
 
     Attributes:
-        ignored: where it is set, timers are not set any more: it is told of their times.
+        ignored: where it is set, no timer is set anew any more: it is told of their times.
 
     Args:
         of_key: those of the current key, of both domains.
@@ -84,10 +84,11 @@ class KeyedTimers:
     def register(self, time_ms: int) -> None:
         """Set a timer of the current key; setting one that is set changes nothing."""
         time_ms, located = timer_time(time_ms), self._required()
-        if self.ignored is not None:
-            self.ignored(time_ms)
-            return
         if not self._of_key.register(time_ms, self._domain):
+            return
+        if self.ignored is not None:
+            self._of_key.delete(time_ms, self._domain)
+            self.ignored(time_ms)
             return
         group = self._groups[located.group]
         if time_ms < self._nothing_before.get(group, MIN_TIME):

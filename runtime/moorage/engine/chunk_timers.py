@@ -8,6 +8,7 @@ timers are is one object for all keys that have the same ones, and what is made 
 timer, without those that are due, as bytes) is made once.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -26,6 +27,8 @@ from moorage_state.keyed.many_timers import (
 from moorage_state.keyed.scanning import pages
 from moorage_state.keyed.timers import MAX_TIME, TIMERS_STATE, TimeDomain
 from moorage_state.keylayout import EVENT_TIMERS, KEY_AT, PROCESSING_TIMERS, timer_entry
+
+_log = logging.getLogger(__name__)
 
 KINDS = (EVENT_TIMERS, PROCESSING_TIMERS)
 # Beyond the last time that there is.
@@ -89,7 +92,7 @@ class ChunkTimers:
     Attributes:
         earliest: the earliest processing time that a key, among those changed, was left with.
         changed: whether timers of the chunk, or of its first key in the one before, were set.
-        ignored: how many were set of which nothing comes, as nothing comes after.
+        ignored: how many were set anew of which nothing comes, as nothing comes after.
     """
 
     def __init__(self, store: KeyedStateStore) -> None:
@@ -187,7 +190,7 @@ class ChunkTimers:
         """Set timers."""
         self.changed = True
         if self._quiesced:
-            self.ignored += len(times)
+            self._ignore(positions, times, domain)
             return
         # Set while timers of this epoch's time fire, it must not fire in the same epoch.
         holds = self._holds and domain is TimeDomain.PROCESSING_TIME
@@ -211,6 +214,18 @@ class ChunkTimers:
         for position, added in more.items():
             mine = now[position]
             now[position] = self._changed(mine, domain, {*mine.times[domain], *added})
+
+    def _ignore(self, positions: Sequence[int], times: Sequence[int], domain: TimeDomain) -> None:
+        pairs = zip(positions, times, strict=True)
+        new = [time_ms for at, time_ms in pairs if time_ms not in self._timers(at).times[domain]]
+        if new and not self.ignored:
+            _log.warning(
+                "timers set at the end of their keys are ignored: times=%d first=%d; no epoch "
+                "comes after, and this is said once",
+                len(new),
+                new[0],
+            )
+        self.ignored += len(new)
 
     @contextmanager
     def firing(self, *, quiesced: bool) -> Iterator[None]:

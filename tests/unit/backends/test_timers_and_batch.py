@@ -342,6 +342,24 @@ def test_what_timers_set_at_the_end_of_their_key_is_ignored_and_said_once(batch,
     assert said.startswith("timer that is set at the end of its key is ignored: operator=op key=")
 
 
+def test_a_timer_that_is_set_already_is_no_ignored_one(batch, caplog):
+    found = []
+
+    def on_timer(time_ms):
+        found.append(time_ms)
+        if time_ms < 11:
+            batch.timers(EVENT).register(11)
+
+    batch.set_current_key("a")
+    batch.timers(EVENT).register(7)
+    batch.timers(EVENT).register(9)
+    batch.timers(EVENT).register(11)
+    batch.set_timer_handler(lambda _domain, time_ms, _key: on_timer(time_ms))
+    batch.finish_key()
+    assert found == [7, 9, 11]
+    assert not caplog.messages
+
+
 def test_timers_that_nobody_takes_are_not_forgotten_without_a_word(batch):
     batch.set_current_key("a")
     batch.timers().register(7)

@@ -127,18 +127,26 @@ def test_keys_of_which_some_were_due_as_stored_are_told_once():
         server.commit()
 
 
-def test_nothing_is_set_when_nothing_comes_after():
+def test_nothing_is_set_when_nothing_comes_after(caplog):
     server = FakeRange()
     store = KeyedStateStore(server, 0)
     timers = ChunkTimers(store)
     timers.begin([key_prefix(*KEYS[0])], runs_on=False)
+    timers.register([0, 0], [1, 5], EVENT, NOW)
+    assert list(timers.pop_due(range(1), EVENT, 1)[0].times) == [1]
     with timers.firing(quiesced=True):
-        timers.register([0, 0], [1, 2], EVENT, NOW)
+        timers.register([0], [5], EVENT, NOW)
+        assert not caplog.messages  # it is set, and will fire
+        timers.register([0, 0], [2, 5], EVENT, NOW)
+        timers.register([0], [3], EVENT, NOW)
+    assert list(timers.pop_due(range(1), EVENT, 9)[0].times) == [5]
     timers.end()
     timers.finish()
     store.finish()
     server.commit()
     assert (timers.ignored, server.entries) == (2, {})
+    (said,) = caplog.messages
+    assert said.startswith("timers set at the end of their keys are ignored: times=1 first=2;")
 
 
 def entries_after_rows(server, count, fired):
