@@ -23,6 +23,7 @@ from moorage_operator.decide.specs import (
     note_stable,
     policy,
     target,
+    tidy_revisions,
 )
 from moorage_operator.decide.stop import begin_stop, request_view
 from moorage_operator.plan import AskDriver
@@ -217,6 +218,7 @@ def _done(draft: Draft, text: str) -> None:
         draft.put_reconciliation(trial=trial)
     end(draft)
     draft.tell("Normal", "RescaledInPlace", text, operation.id)
+    tidy_revisions(draft)
 
 
 def _fall_back(draft: Draft, why: str) -> None:

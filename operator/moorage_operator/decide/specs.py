@@ -17,7 +17,7 @@ from moorage_api import Deletion, JobSpec, Problem
 from moorage_api.changes import described, version_hash
 from moorage_api.status import RevisionRecord
 from moorage_operator.decide.draft import Draft
-from moorage_operator.plan import SaveRevision
+from moorage_operator.plan import SaveRevision, TidyRevisions
 from moorage_operator.world import Revision
 
 REVISION_REFUSED = "RevisionRefused"
@@ -118,6 +118,13 @@ def keep_revision(draft: Draft, name: str) -> bool:
         profile = draft.world.profile.digest if draft.world.profile is not None else ""
         draft.do(SaveRevision(name, draft.meta.generation, draft.world.spec_hash, profile))
     return False
+
+
+def tidy_revisions(draft: Draft) -> None:
+    """Another version runs: those stay that may be gone back to, or say where state lies."""
+    status, left = draft.status.reconciliation, {one.revision for one in draft.status.leaving}
+    keep = {status.current_revision, status.stable_revision, draft.attempt.revision, *left} - {""}
+    draft.do(TidyRevisions(frozenset(keep)))
 
 
 def deletion(draft: Draft) -> Deletion:

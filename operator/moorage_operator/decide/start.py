@@ -36,9 +36,10 @@ from moorage_operator.decide.specs import (
     pass_over_restart,
     policy,
     target,
+    tidy_revisions,
 )
 from moorage_operator.decide.stop import keep_snapshot
-from moorage_operator.plan import AskDriver, StartDriver, TidyAttempt, TidyRevisions
+from moorage_operator.plan import AskDriver, StartDriver, TidyAttempt
 from moorage_operator.world import StoreView
 
 _WHILE_NO_ROOM = 10.0
@@ -365,8 +366,5 @@ def _done(draft: Draft) -> None:
         draft.tell("Normal", "RolledBack", f"{attempt.revision} runs again", operation.id)
     if operation.type == "Resume":
         draft.tell("Normal", "Resumed", "The job runs again", operation.id)
-    status = draft.status.reconciliation
-    left = {one.revision for one in draft.status.leaving}
-    keep = {status.current_revision, status.stable_revision, attempt.revision, *left} - {""}
     draft.do(TidyAttempt(below=attempt.number))
-    draft.do(TidyRevisions(frozenset(keep)))
+    tidy_revisions(draft)

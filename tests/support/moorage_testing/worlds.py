@@ -33,6 +33,7 @@ from moorage_operator.plan import (
     StartDriver,
     StoreTask,
     TidyAttempt,
+    TidyRevisions,
 )
 from moorage_operator.world import (
     Config,
@@ -369,7 +370,7 @@ class Stage:
 
     # -- carrying out --------------------------------------------------------------------------
 
-    def _carry_out(self, effect: Effect) -> None:  # noqa: C901  one case a kind
+    def _carry_out(self, effect: Effect) -> None:  # noqa: C901, PLR0912  one case a kind
         match effect:
             case SetFinalizer(present):
                 self.finalizers = (self.config.finalizer,) if present else ()
@@ -378,6 +379,8 @@ class Stage:
                 assert self.effective is not None
                 assert name == revision_name("clicks", digest)
                 self.revisions.setdefault(name, Revision(name, number, digest, self.effective))
+            case TidyRevisions(keep):
+                self.revisions = {n: one for n, one in self.revisions.items() if n in keep}
             case StartDriver():
                 self._start(effect)
             case AskDriver(body=StopBody() as body) if not self.deaf:

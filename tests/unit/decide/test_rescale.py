@@ -7,7 +7,7 @@ import pytest
 from moorage_testing.worlds import Stage, job_spec
 
 from moorage_api.driver import RequestError, RequestView, RescaleBody
-from moorage_operator.plan import AskDriver, StartDriver
+from moorage_operator.plan import AskDriver, StartDriver, TidyRevisions
 from moorage_operator.world import PodView, Unreadable
 
 
@@ -71,6 +71,17 @@ def test_executors_alone_are_changed_while_the_stream_runs():
     [told] = stage.told("RescaledInPlace")
     assert told.message == "2 subtasks on 3 executors, without a restart"
     assert not stage.asked
+
+
+def test_of_the_versions_before_only_those_are_kept_that_may_be_needed():
+    stage = running()
+    for instances in (2, 3, 4):
+        scale(stage, instances)
+        stage.settle()
+    status = stage.status.reconciliation
+    kept = [effect for effect in stage.effects if isinstance(effect, TidyRevisions)]
+    assert kept[-1].keep == {status.current_revision, status.stable_revision} - {""}
+    assert len(stage.told("RescaledInPlace")) == len(kept) - 1  # and once at the start
 
 
 def test_the_status_says_that_it_is_done_in_place_and_the_job_stays_ready():
