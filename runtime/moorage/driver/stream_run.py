@@ -208,6 +208,8 @@ class StreamRun:
             with self._liveness.watching(self._lock, query):
                 if not self._ends_at_once():
                     self._between_epochs()
+                    self._look_for_losses()
+                    self._failure = self._failure or self._lost
                     self._tick_when_idle()
                 if self._ends_at_once():
                     return self._handler.ended_at_once()
@@ -385,15 +387,19 @@ class StreamRun:
         if self._ends_at_once():
             self._cancel()
             return
-        try:
-            if self._lost is None:
-                self._c.fleet.refuse_lost()
-        except ExecutorLost as error:
-            self._lost = error
-        except MoorageError:
-            return  # the epoch finds it out
+        self._look_for_losses()
         if self._lost is not None:
             self._cancel()
+
+    def _look_for_losses(self) -> None:
+        """Note an executor that is gone, before an epoch that needs it finds it out."""
+        if self._lost is None:
+            try:
+                self._c.fleet.refuse_lost()
+            except ExecutorLost as error:
+                self._lost = error
+            except MoorageError:
+                pass  # nobody can tell now; who needs to know finds it out
 
     def _cancel(self) -> None:
         with suppress(Py4JError, OSError):
@@ -439,16 +445,15 @@ class StreamRun:
         self._between_epochs()
 
     def _between_epochs(self) -> None:
-        """At a boundary, under the lock: checkpoints that ended or are due, requests, losses."""
+        """At a boundary, under the lock: checkpoints that ended or are due, and requests."""
         self._c.reporter.clock(self._runner.clock_behind_ms)
         try:
             self._report(self._checkpointer.poll(self._runner.epoch, self._boundary))
             while (request := self._c.requests.take_one()) is not None:
                 self._handler.take_up(request)
             self._look_at_executors()
-            self._c.fleet.refuse_lost()
         except MoorageError as error:
-            self._failure = error
+            self._failure = self._failure or error
 
     def _look_at_executors(self) -> None:
         now = time.monotonic()
@@ -510,6 +515,7 @@ class StreamRun:
             self._halted = True
             if self._ticking.timers and not self._c.settings.in_one_epoch:
                 self._run_empty()
+                self._raise_failure()
                 self._runner.watermarks = self._runner.watermarks.drain()
                 self._run_empty()
                 self._raise_failure()

@@ -145,6 +145,15 @@ class Reports:
         return lambda *_args, **_kwargs: None
 
 
+def raises(error: Exception) -> Any:
+    """A function that does."""
+
+    def refuse(*_arguments: Any) -> None:
+        raise error
+
+    return refuse
+
+
 class Query:
     """A query that runs until it is stopped, and goes on for so many looks."""
 
@@ -322,7 +331,38 @@ def test_between_two_epochs_a_lost_executor_is_not_left_for_the_next_one_to_find
     with pytest.raises(ExecutorLost, match="executor=1"):
         running.drive()
     assert running.query.stopped
-    assert not running.in_epoch.is_set()
+
+
+def test_a_lost_executor_does_not_hide_what_ended_the_run_before(running):
+    running.run._c.fleet.refuse_lost = lambda: running.run._failure or pytest.fail("not asked")
+    running.checkpoints.poll = raises(Fenced("another writer"))
+    running.run._lost = ExecutorLost("executor=1")
+    with pytest.raises(Fenced):
+        running.drive()
+
+
+def test_where_nobody_can_tell_what_is_lost_a_stop_is_not_kept_from_its_checkpoint(running):
+    running.run._c.fleet.refuse_lost = raises(UserError("spark has ended"))
+    running.ask(StopRequest())
+    assert running.drive() is RunOutcome.STOPPED
+    assert running.checkpoints.did == ["finish"]
+
+
+def test_after_a_failure_at_a_boundary_bounded_input_is_not_drained_any_further(running):
+    epochs: list[str] = []
+
+    def epoch(_frame: Any) -> None:
+        epochs.append("epoch")
+        running.run._failure = ExecutorLost("executor=1")
+
+    run = running.run
+    run._c.settings.bounded = True
+    run._ticking = Ticking(timers=True, epoch_seconds=9.0)
+    run._runner.run, run._committed = epoch, lambda _outcome, _began: None
+    running.query.looks = 1
+    with pytest.raises(ExecutorLost):
+        running.drive()
+    assert epochs == ["epoch"]
 
 
 def test_a_stop_with_a_savepoint_publishes_first(running):
