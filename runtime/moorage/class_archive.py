@@ -135,11 +135,10 @@ def _run(folder: Path) -> str:
 
 def _kill(job: "subprocess.Popen[str]") -> None:
     """It and its JVM, which has a session of its own and hears nothing while it writes."""
-    children = [
-        int(child)
-        for thread in Path(f"/proc/{job.pid}/task").glob("*/children")
-        for child in thread.read_text().split()
-    ]
+    children: list[int] = []
+    for thread in Path(f"/proc/{job.pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread may end meanwhile
+            children += map(int, thread.read_text().split())
     job.kill()
     for child in children:
         with contextlib.suppress(ProcessLookupError):

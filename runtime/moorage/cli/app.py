@@ -43,7 +43,7 @@ from moorage.cli.status import status
 from moorage.cli.store import store
 from moorage.cli.uninstall import uninstall
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
-from moorage.redaction import redact
+from moorage.redaction import Redactor, redact
 from moorage.texts import duration_text, size_text
 from moorage_api import (
     ManifestError,
@@ -256,13 +256,16 @@ def run(
         cores=cores,
         control=True,
     )
-    display = open_display(sys.stderr, redactor_of(job), plain=plain)
+    clean = redactor_of(job)
+    display = open_display(sys.stderr, clean, plain=plain)
     began = time.monotonic()
     try:
         with watched(_driver(), job, None if no_page else page, _complain) as runner:
             result = run_session(runner, job, manifest.absolute().parent, options, display)
     except KeyboardInterrupt:
         _quit_now(job, display.progress, time.monotonic() - began, output)
+    except Exception as error:
+        raise typer.Exit(_ended_by(error, clean)) from error
     _tell(job, result, output)
 
 
@@ -406,14 +409,19 @@ def run_app() -> int:
         app(standalone_mode=True)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else ExitCode.INTERNAL
-    except (ManifestError, MoorageError) as error:
-        _complain(str(error))
-        return exit_code(error)
     except Exception as error:  # noqa: BLE001 - the last place that can turn it into a status
-        _complain("internal error; please report it with these lines")
-        _complain("".join(traceback.format_exception(error)).rstrip())
-        return exit_code(error)
+        return _ended_by(error, Redactor(os.environ))
     return ExitCode.OK
+
+
+def _ended_by(error: Exception, clean: Redactor) -> int:
+    """Say what ended a command; its exit status."""
+    text = str(error)
+    if not isinstance(error, (ManifestError, MoorageError)):
+        lines = "".join(traceback.format_exception(error)).rstrip()
+        text = f"internal error; please report it with these lines\nmoorage: {lines}"
+    typer.echo(clean(f"moorage: {text}"), err=True)
+    return exit_code(error)
 
 
 def _quit_now(job: StatefulSparkJob, at: JobProgress, seconds: float, output: Output) -> NoReturn:

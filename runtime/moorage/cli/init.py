@@ -179,10 +179,11 @@ def _all_or_nothing(files: Collection[Path]) -> Iterator[None]:
     try:
         yield
     except OSError:
-        with suppress(OSError):
-            for path in files:
+        for path in files:
+            with suppress(OSError):
                 path.unlink(missing_ok=True)
-            for folder in sorted(above, reverse=True):  # what lies in another comes after it
+        for folder in sorted(above, reverse=True):  # what lies in another comes after it
+            with suppress(OSError):
                 folder.rmdir()
         raise
 

@@ -352,7 +352,8 @@ def copy(
     """
     found = find(path)
     # A directory stands for another checkpoint as soon as its job, which runs, has completed one.
-    again = shlex.join(("moorage", "snapshots", "copy", found.snapshot.path, target))
+    whole = ("--full",) if full else ()
+    again = shlex.join(("moorage", "snapshots", "copy", found.snapshot.path, target, *whole))
     left = f"the copy is not complete; to go on where it stopped: {again}"
     with stoppable(left), progress_bar("copying", "bytes") as bar:
         done = savepoint_copy.copy(found, target, full=full, progress=bar)

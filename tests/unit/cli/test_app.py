@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.main import get_group
 
 from moorage.cli.app import _OTHERWISE, app, run_session
@@ -135,6 +136,17 @@ def test_the_trace_of_an_internal_error_shows_no_local_values(moorage, job_file,
 
     _, _, err = moorage("run", job_file, runner=runner)
     assert "hunter22secret" not in err
+
+
+@pytest.mark.parametrize("kind", [UserError, RuntimeError])
+def test_what_ends_a_run_shows_no_secrets_of_its_manifest(moorage, job_file, kind):
+    manifest = yaml.safe_load(job_file.read_text())
+    manifest["spec"]["sparkConf"] = {"spark.my.password": "opensesame99"}
+    job_file.write_text(yaml.safe_dump(manifest))
+    runner = Recorder(kind("a sink failed: KeyError: opensesame99"))
+    _, _, err = moorage("run", job_file, runner=runner)
+    assert "a sink failed: KeyError: ***" in err
+    assert "opensesame99" not in err
 
 
 @pytest.mark.parametrize(

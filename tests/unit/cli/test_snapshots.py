@@ -158,7 +158,10 @@ def test_a_copy_is_a_savepoint_and_never_replaces_anything(moorage, directory, t
     assert "choose another name" in err
 
 
-def test_an_interrupted_copy_says_which_command_goes_on(moorage, directory, tmp_path, monkeypatch):
+@pytest.mark.parametrize("more", [(), ("--full",)])
+def test_an_interrupted_copy_says_which_command_goes_on(
+    moorage, directory, tmp_path, monkeypatch, more
+):
     """A directory may stand for another checkpoint by then."""
 
     def interrupted(*_, **_more):
@@ -167,11 +170,11 @@ def test_an_interrupted_copy_says_which_command_goes_on(moorage, directory, tmp_
     target = tmp_path / "a copy"
     with monkeypatch.context() as patch:
         patch.setattr(savepoint_copy, "bring", interrupted)
-        status, _, err = moorage("snapshots", "copy", directory, target)
+        status, _, err = moorage("snapshots", "copy", directory, target, *more)
     assert status == 130
     source = f"file://{directory}/chk-3"
     words = shlex.split(err.rpartition("to go on where it stopped: moorage ")[2])
-    assert words == ["snapshots", "copy", source, str(target)]
+    assert words == ["snapshots", "copy", source, str(target), *more]
     assert moorage(*words)[0] == 0
 
 
