@@ -54,6 +54,11 @@ _NO_JAVA = "JAVA_GATEWAY_EXITED"
 
 _BATCH_ROWS = "50000"
 
+_LOG_FILES = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+"""How Spark writes its log of a query: to a file beside the one meant, which is then renamed."""
+
 _SUPPORTED = ((4, 1), (4, 4))
 
 _OURS = ("HUP", "INT", "TERM")
@@ -201,6 +206,8 @@ def engine_conf(settings: JobSettings) -> dict[str, str]:
         # Without it Spark starts empty batches for its own stateful operators; there are none.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.metricsEnabled": "false",
+        # Spark's choice for a local log starts `readlink` some 24 times in an epoch.
+        "spark.sql.streaming.checkpointFileManagerClass": _LOG_FILES,
     }
 
 
