@@ -82,6 +82,7 @@ def snapshotting(draft: Draft) -> None:
         _failed(draft, f"{why.message} (code {why.code})" if why else "")
     elif view is None and not _is_kept(draft):
         ask(draft)  # after the revision was made, or not at all: effects go in order
+        draft.put_operation(deadline=None)  # once the driver is asked it has all of its time
     elif operation.deadline is not None and draft.reached(operation.deadline):
         _late(draft, f"no {operation.stop_mode.lower()} within the time for {operation.type}")
     elif hangs := _hangs(draft):
@@ -213,7 +214,7 @@ def _deadline(draft: Draft, mode: StopMode) -> datetime:
 
 def ask(draft: Draft) -> None:
     """Send the request, unless the driver has it already or cannot be asked now."""
-    if not draft.operation.snapshot_request_id:
+    if not draft.operation.snapshot_request_id or draft.operation.deadline is None:
         aim(draft, draft.operation.stop_mode or "Checkpoint")
     keep_snapshot(draft)
     if isinstance(draft.world.report, Unreadable) or request_view(draft) is not None:

@@ -141,6 +141,41 @@ def test_what_ran_is_brought_back_while_the_next_version_cannot_be_kept(fallback
     assert stage.condition("Reconciled") == "True/UpToDate"
 
 
+@pytest.mark.parametrize("fallback", ["LastCheckpoint", "Fail"])
+def test_a_savepoint_has_all_of_its_time_from_when_the_next_version_is_kept(fallback):
+    stage = _stage(upgrade={"fallback": fallback})
+    stage.refuses_revisions = True
+    stage.edit(**UPGRADE)
+    stage.settle()
+    for _ in range(6):
+        stage.go_on(600)
+    stage.refuses_revisions = False
+    stage.go_on(60)
+    stage.answer("Running")
+    stage.settle()
+    stage.go_on(stage.spec.savepoint.timeout.seconds - 60)
+    assert not any(isinstance(effect, DeletePod) for effect in stage.effects)
+    stage.stop_as_asked()
+    stage.run()
+    assert stage.orders[-1].restore.mode == "Path"
+    assert stage.condition("Reconciled") == "True/UpToDate"
+
+
+def test_a_savepoint_that_waited_for_its_version_is_late_as_any_other():
+    stage = _stage()
+    stage.refuses_revisions = True
+    stage.edit(**UPGRADE)
+    stage.settle()
+    before = stage.status
+    stage.go_on(600)
+    assert stage.status.operation == before.operation  # a write for each look would lead to another
+    stage.refuses_revisions = False
+    stage.settle()
+    stage.answer("Running")
+    stage.go_on(stage.spec.savepoint.timeout.seconds + 1)
+    assert stage.driver.deleted_at is not None
+
+
 def test_a_version_that_cannot_be_kept_is_waited_for_where_nothing_ran_or_another_state_is_meant():
     for edit in ({"desiredState": "Running"}, {"restore": {"mode": "Latest", "nonce": 1}}):
         stage = _stage()
