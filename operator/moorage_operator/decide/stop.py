@@ -80,13 +80,13 @@ def snapshotting(draft: Draft) -> None:
         completed(draft, view)
     elif view is not None and view.state == "Failed":
         _failed(draft, f"{why.message} (code {why.code})" if why else "")
+    elif hangs := _hangs(draft):
+        _late(draft, hangs)
     elif view is None and not _is_kept(draft):
         ask(draft)  # after the revision was made, or not at all: effects go in order
         draft.put_operation(deadline=None)  # once the driver is asked it has all of its time
     elif operation.deadline is not None and draft.reached(operation.deadline):
         _late(draft, f"no {operation.stop_mode.lower()} within the time for {operation.type}")
-    elif hangs := _hangs(draft):
-        _late(draft, hangs)
     else:
         ask(draft)
 

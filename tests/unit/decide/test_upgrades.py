@@ -176,6 +176,25 @@ def test_a_savepoint_that_waited_for_its_version_is_late_as_any_other():
     assert stage.driver.deleted_at is not None
 
 
+def test_a_driver_that_hangs_is_begun_anew_while_the_next_version_cannot_be_kept():
+    stage = _stage()
+    first = stage.status.attempt.revision
+    stage.refuses_revisions = True
+    stage.edit(**UPGRADE)
+    stage.settle()
+    stage.wait(899)
+    assert stage.driver.deleted_at is None
+    stage.wait(2)
+    assert stage.driver.deleted_at is not None
+    stage.end("Failed")
+    stage.settle()
+    assert stage.status.attempt.revision == first
+    assert stage.started() == [1, 2]
+    stage.say_running()
+    stage.settle()
+    assert stage.status.operation.type == "Upgrade"  # which goes on to be tried
+
+
 def test_a_version_that_cannot_be_kept_is_waited_for_where_nothing_ran_or_another_state_is_meant():
     for edit in ({"desiredState": "Running"}, {"restore": {"mode": "Latest", "nonce": 1}}):
         stage = _stage()
