@@ -48,7 +48,9 @@ def _read(kind: Any, value: Any) -> Any:
         return tuple(_read(args[0], one) for one in value)
     if origin in (dict, Mapping) and isinstance(value, dict):
         return {_read(args[0], key): _read(args[1], one) for key, one in value.items()}
-    right = value in args if origin is Literal else kind is Any or type(value) is kind
+    # JSON has no other 2.0 than 2.
+    kinds = (float, int) if kind is float else (kind,)
+    right = value in args if origin is Literal else kind is Any or type(value) in kinds
     if not right:
         raise ValueError(f"no {kind}")
     return value

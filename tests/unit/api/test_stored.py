@@ -71,6 +71,16 @@ def test_what_no_release_stored_is_refused(stored):
         read_stored(JobSpec, stored)
 
 
+@pytest.mark.parametrize("value", [2, 0.5])
+def test_a_number_with_a_fraction_may_be_whole(value):
+    class Share(Model):
+        percent: float
+
+    assert read_stored(Share, {"percent": value}).percent == value
+    with pytest.raises(ValueError, match="no <class 'float'>"):
+        read_stored(Share, {"percent": True})
+
+
 def test_a_later_releases_fields_are_passed_over():
     found = read_stored(JobSpec, spec_data(another={"a": 1}))
     assert found == JobSpec.model_validate(spec_data())
