@@ -195,8 +195,9 @@ def _tell_skipped(draft: Draft, why: str) -> None:
 
 
 def _fence(draft: Draft, rules: Deletion) -> None:
-    keep_snapshot(draft)
-    if cleared(draft) or draft.reached(_patience_ends(draft, rules)):
+    # An object that goes with its data is waited for: with the job goes who would mend it.
+    stays = keep_snapshot(draft) or _skipped(draft)
+    if (cleared(draft) and stays) or draft.reached(_patience_ends(draft, rules)):
         draft.move("Verifying")
 
 

@@ -152,18 +152,24 @@ def stopping(draft: Draft) -> None:
         remove(draft, pod)
 
 
-def keep_snapshot(draft: Draft) -> None:
-    """The savepoint of an operation is an object as well, until that is there again and again."""
+def keep_snapshot(draft: Draft) -> bool:
+    """The savepoint of an operation is an object as well, until that is there again and again.
+
+    Returns:
+        False while its object still goes with its data, and is to stay: as the last that there is
+        of a deleted job.
+    """
     operation, known = draft.operation, draft.world.snapshots
     name = operation.snapshot_name
     if not name or isinstance(known, Unreadable) or draft.world.namespace_terminating:
-        return
+        return True
     can_be = object_names(draft.meta.name, name)
     is_last = operation.type == "Delete"
-    policies = [one.spec.deletion_policy for one in known if one.meta.name in can_be]
+    policies = {one.meta.name: one.spec.deletion_policy for one in known if one.meta.name in can_be}
     # One that an upgrade began, and that became the last, is to stay as well.
-    if policies and not (is_last and "Delete" in policies):
-        return
+    goes = [one for one, policy in policies.items() if is_last and policy == "Delete"]
+    if policies and not goes:
+        return True
     spec = {
         "jobRef": {"name": draft.meta.name},
         "type": "Savepoint",
@@ -172,7 +178,8 @@ def keep_snapshot(draft: Draft) -> None:
         "deletionPolicy": "Retain" if is_last else "Delete",
     }
     trigger: Literal["Final", "Upgrade"] = "Final" if is_last else "Upgrade"
-    draft.do(KeepSnapshot(can_be[0], spec, trigger, operation.id))
+    draft.do(KeepSnapshot((*goes, *can_be)[0], spec, trigger, operation.id))
+    return not goes
 
 
 def age_of_checkpoint(draft: Draft) -> str:

@@ -12,6 +12,7 @@ from moorage_api.quantities import Duration
 from moorage_operator.decide.recover import backoff
 from moorage_operator.observe import Need, needs
 from moorage_operator.plan import DeletePod, KeepSnapshot, RunStoreTask, StartDriver
+from moorage_operator.snapshots.naming import second_name
 from moorage_operator.world import StoreTaskView, Unreadable
 
 
@@ -297,19 +298,73 @@ def test_scenario_61_a_savepoint_under_way_is_finished_and_used():
     assert stage.gone
 
 
-def test_scenario_61_a_savepoint_that_an_upgrade_began_stays_where_it_is_the_last():
-    stage = _stage()
+class _NoPatch(Stage):
+    """Snapshots are made, and stay as they are."""
+
+    def add_snapshot(self, name, state="Completed", **status):
+        if name not in self.snapshots:
+            super().add_snapshot(name, state, **status)
+
+
+def _deleted_in_an_upgrade(*, second=False):
+    """A job whose savepoint, perhaps under the second name that it can have, becomes the last."""
+    stage = _NoPatch(spec=job_spec())
+    stage.run()
     stage.edit(image="registry.example/clicks:2")
     stage.settle()
     ((name, made),) = stage.snapshots.items()
+    name = second_name("clicks", name) if second else name
+    meta = replace(made.meta, name=name)
     spec = made.spec.model_copy(update={"deletion_policy": "Delete"})
-    stage.snapshots[name] = replace(made, spec=spec)
+    stage.snapshots = {name: replace(made, meta=meta, spec=spec)}
     stage.settle()
-    done = len(stage.effects)
+    stage.effects.clear()
     stage.delete()
     stage.settle()
-    (kept,) = [e for e in stage.effects[done:] if isinstance(e, KeepSnapshot)]
-    assert (kept.name, kept.trigger, kept.spec["deletionPolicy"]) == (name, "Final", "Retain")
+    return stage, name
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_scenario_61_a_savepoint_that_an_upgrade_began_stays_where_it_is_the_last(second):
+    stage, name = _deleted_in_an_upgrade(second=second)
+    kept = [e for e in stage.effects if isinstance(e, KeepSnapshot)]
+    assert {(e.name, e.trigger, e.spec["deletionPolicy"]) for e in kept} == {
+        (name, "Final", "Retain")
+    }
+
+
+def _let_go(stage):
+    for _ in range(3):
+        stage.settle()
+        _answer_store_tasks(stage)
+    stage.settle()
+
+
+def test_the_object_is_held_until_its_last_savepoint_is_made_to_stay():
+    stage, name = _deleted_in_an_upgrade()
+    stage.stop_as_asked()
+    _let_go(stage)
+    assert not stage.gone
+    made = stage.snapshots[name]
+    spec = made.spec.model_copy(update={"deletion_policy": "Retain"})
+    stage.snapshots[name] = replace(made, spec=spec)
+    _let_go(stage)
+    assert stage.gone
+
+
+@pytest.mark.parametrize("ends", ["time", "person", "snapshot"])
+def test_a_last_savepoint_that_cannot_be_made_to_stay_does_not_hold_the_object_for_ever(ends):
+    stage, _ = _deleted_in_an_upgrade()
+    stage.stop_as_asked()
+    stage.settle()
+    if ends == "time":
+        stage.wait(86_400)
+    elif ends == "person":
+        stage.annotate(skip_final_savepoint="true")
+    else:
+        stage.snapshots = {}
+    _let_go(stage)
+    assert stage.gone
 
 
 @pytest.mark.parametrize("policy", ["Proceed", "Block"])
