@@ -260,8 +260,9 @@ def _is_half_way(draft: Draft) -> bool:
     if draft.operation.type != "Rescale" or report is None or spec is None:
         return False
     executors = executor_count(spec.executor, spec.scaling.parallelism)
-    wide = (spec.scaling.parallelism, executors)
-    return (report.parallelism, report.executors_desired) != wide
+    # Of what it does not say, which is 0, nothing is known.
+    other_subtasks = report.parallelism not in (0, spec.scaling.parallelism)
+    return other_subtasks or report.executors_desired not in (0, executors)
 
 
 def _is_unheard(draft: Draft) -> bool:

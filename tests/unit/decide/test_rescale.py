@@ -347,6 +347,20 @@ def test_what_cannot_be_taken_back_in_place_is_taken_back_by_a_restart(mode):
     assert stage.status.attempt.revision == before
 
 
+@pytest.mark.parametrize("unsaid", ["parallelism", "executors_desired"])
+def test_a_restart_is_taken_back_where_the_driver_does_not_say_how_wide_it_runs(unsaid):
+    stage = running(scaling={"parallelism": 2, "maxParallelism": 16, "mode": "Restart"})
+    stage.deaf = True
+    stage.edit(scaling={"parallelism": 4, "maxParallelism": 16, "mode": "Restart"})
+    stage.settle()
+    assert (stage.status.operation.type, stage.status.operation.step) == ("Rescale", "Snapshotting")
+    stage.say(**{unsaid: 0})
+    stage.edit(scaling={"parallelism": 2, "maxParallelism": 16, "mode": "Restart"})
+    stage.settle()
+    assert stage.told("OperationCancelled")
+    assert stage.status.operation is None
+
+
 @pytest.mark.parametrize(
     ("more", "kind"),
     [
