@@ -3,7 +3,8 @@
 Rows wait beside the checkpoints, as those of `foreach_checkpoint` do, until the checkpoint that
 covers them is complete; then the driver publishes them. What was published is in Kafka itself, see
 `moorage.kafka.transactions`, and in the sink's own record beside the checkpoints, which is written
-after it; a start makes the second agree with the first.
+after it; a start makes the second agree with the first. Where it cannot tell yet which rows these
+are, it leaves a mark in the record's place, and later starts ask again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +18,13 @@ from moorage.api.sinks import CheckpointInfo, LiveOutput, SinkContext, SinkResto
 from moorage.kafka.client import check_client
 from moorage.kafka.options import client_config
 from moorage.kafka.transactions import OURS, Transactions, producer_config, transactional_id
+from moorage.sinks.bucket import open_output
 from moorage.sinks.file_names import run_age
 from moorage_state.errors import Bug, Retryable, UserError
 
 __all__ = ["KafkaSink"]
+
+_UNKNOWN = ".unknown"
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -127,21 +131,32 @@ class KafkaSink(ForeachCheckpoint):
         name = transactional_id(point.lineage, self._uid)
         fence = run_age(point.run)[0]
         self._transactions = Transactions(self._config, name, self._ledger_topic, fence)
-        ledger = self._transactions.ledger
-        # A driver that ended between the transaction and its record.
-        handed = self._handed(point.lineage)
-        if ledger is not None and ledger.checkpoint not in handed:
-            files = _files_of(point, ledger.checkpoint)
-            if files is None and _may_share(point, ledger.checkpoint, handed):
-                raise Retryable(
-                    f"kafka has the output of a checkpoint that cannot be read, and rows that the "
-                    f"restore point covers may be among it: sink={self._uid} "
-                    f"published=chk-{ledger.checkpoint} restore_point={point.history[-1]}; see "
-                    f"which manifest the driver could not read, and put it back, or restore a "
-                    f"checkpoint that was published before"
-                )
-            self._record(CheckpointInfo(point.lineage, ledger.checkpoint), files or [])
+        if self._transactions.ledger is not None:
+            self._settle(point, self._transactions.ledger.checkpoint)
         return super().restore(point)
+
+    def _settle(self, point: SinkRestore, newest: int) -> None:
+        """Record what Kafka has: a driver may have ended between the transaction and its record."""
+        handed, store = self._handed(point.lineage), open_output(self._staging)
+        folder = self._folder(point.lineage, "handed")
+        keys = [info.key for info in store.list(folder) if info.key.endswith(_UNKNOWN)]
+        marked = {int(key.removeprefix(folder).removesuffix(_UNKNOWN)): key for key in keys}
+        for published in sorted(marked.keys() | {newest} - handed.keys()):
+            files = handed.get(published, _files_of(point, published))
+            if files is None and (point.live is None or published in marked):
+                if _may_share(point, published, handed):
+                    raise Retryable(
+                        f"kafka has the output of a checkpoint that cannot be read, and rows that "
+                        f"the restore point covers may be among it: sink={self._uid} "
+                        f"published=chk-{published} restore_point={point.history[-1]}; see which "
+                        f"manifest the driver could not read, and put it back, or restore a "
+                        f"checkpoint that was published before"
+                    )
+                store.put(f"{folder}{published:020d}{_UNKNOWN}", b"")
+                continue
+            self._record(CheckpointInfo(point.lineage, published), files or [])
+            if published in marked:
+                store.delete(marked[published])
 
     def _publish_rows(self, tables: Any, info: CheckpointInfo) -> None:
         if self._transactions is None:
@@ -150,20 +165,20 @@ class KafkaSink(ForeachCheckpoint):
 
 
 def _files_of(point: SinkRestore, checkpoint_id: int) -> list[str] | None:
-    """What a checkpoint covers, if it can still be restored; None where that is not known."""
+    """What a checkpoint covers; None if it is not among what can be restored."""
     own = LiveOutput(point.history, point.committables)
     for output in (own, *(point.live or ())):
         if output.history and output.history[-1] == checkpoint_id:
             return [item["file"] for item in output.committables]
-    return None if point.live is None else []
+    return None
 
 
 def _may_share(point: SinkRestore, published: int, handed: Mapping[int, Sequence[str]]) -> bool:
-    """Whether rows are to be published that may be among those of a checkpoint beside the point.
+    """Whether rows are to be published that may be among those of a checkpoint.
 
-    A savepoint covers what the next checkpoint covers, too.
+    A savepoint covers what the next checkpoint covers, too; a later point only what came since.
     """
-    if published in point.history or not point.history or point.history[-1] in handed:
+    if not point.history or point.history[-1] >= published or point.history[-1] in handed:
         return False
     known = {file for files in handed.values() for file in files}
     return any(item["file"] not in known for item in point.committables)
