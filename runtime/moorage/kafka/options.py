@@ -75,6 +75,12 @@ class SourceOptions:
     timeout_ms: int
     client: dict[str, str] = field(repr=False)  # with passwords
 
+    def names(self, topic: str, partition: int) -> bool:
+        """Whether this partition is to be read, if it is there."""
+        if self.pattern:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self.topics and partition in self.assigned.get(topic, (partition,))
+
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> "SourceOptions":
         """Read options; names of the source are told apart without regard to case, as in Spark.

@@ -252,9 +252,8 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
     def _latest(self, begin: Offsets) -> Offsets:
         """The ends of all partitions; one that is gone is told.
 
-        Where that is well, it stays where it is for as long as the query runs: without its place it
-        would be new, and read once more, should it come back. One that this query has never seen is
-        left out, so that what is deleted is out of the checkpoints after another start.
+        Where that is well, it stays where it is for as long as the options name it: without its
+        place it would be new, and read once more, should it come back.
         """
         known = begin or self._known  # Spark 4.1 gives no start
         if self._begun and self._final is not None and known.keys() <= self._final.keys():
@@ -266,7 +265,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
                 self._check_added(self._lacking(found | begin.keys()))
         if self._options.fail_on_data_loss:
             self._tell(gone(known, found))
-        kept = {at: known[at] for at in known.keys() & self._known.keys() - found}
+        kept = {at: known[at] for at in known.keys() - found if self._options.names(*at)}
         self._tell(gone(kept, self._missed))
         self._missed = set(kept)
         self._known = kept | self._brokers.latest(found)

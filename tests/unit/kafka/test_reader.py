@@ -184,12 +184,36 @@ def test_a_partition_that_is_away_is_waited_for_and_told_once(monkeypatch, caplo
     assert caplog.text == ""
 
 
-def test_what_is_deleted_is_out_of_the_offsets_after_another_start(caplog):
-    reader = reader_on(FakeBrokers(p0=10), failOnDataLoss="false")
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_partition_that_is_away_when_a_query_begins_keeps_its_place(bounded, caplog):
+    fake = FakeBrokers(p0=10)
+    reader = reader_on(fake, failOnDataLoss="false")
     start = {"events": {"0": 10, "1": 7}}
+    if bounded:
+        reader.prepareForTriggerAvailableNow()
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert (end, reader.partitions(start, end)) == ({"events": {"0": 10}}, [])
+    assert (end, reader.partitions(start, end)) == (start, [])
     assert "partition events-1 is gone: its next offset was 7" in caplog.text
+    fake.ends["events", 1] = 9
+    again = reader_on(fake, failOnDataLoss="false")
+    end = again.latestOffset(start, ReadAllAvailable())
+    assert [p.value for p in again.partitions(start, end)] == [Slice("events", 1, 7, 9)]
+
+
+@pytest.mark.parametrize(
+    ("named", "kept"),
+    [
+        ({"subscribe": "events"}, {"events": {"0": 10, "1": 7}}),
+        ({"subscribePattern": "event."}, {"events": {"0": 10, "1": 7}}),
+        ({"assign": '{"events":[0]}'}, {"events": {"0": 10}}),
+    ],
+)
+def test_what_the_options_name_no_more_is_out_of_the_offsets(named, kept, caplog):
+    reader = reader_naming(FakeBrokers(p0=10), {**named, "failOnDataLoss": "false"})
+    start = {"events": {"0": 10, "1": 7}, "clicks": {"0": 3}}
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert (end, reader.partitions(start, end)) == (kept, [])
+    assert "partition clicks-0 is gone: its next offset was 3" in caplog.text
 
 
 @pytest.mark.parametrize("bounded", [False, True])
