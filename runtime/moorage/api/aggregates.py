@@ -24,6 +24,7 @@ from moorage.api.misplaced import did_you_mean
 from moorage_state.checks import added
 from moorage_state.descriptors import AggregateFunction
 from moorage_state.errors import UserError
+from moorage_state.types import quoted
 
 _Kind = Literal["count", "sum", "min", "max", "avg"]
 _Op = Literal["rows", "values", "sum", "min", "max"]
@@ -131,7 +132,12 @@ class Aggregates(AggregateFunction):
     @property
     def ddl(self) -> str:
         """The type of what is kept."""
-        return f"struct<{','.join(f'{part.name}:{part.ddl}' for part in self.parts)}>"
+        return f"struct<{','.join(f'{quoted(p.name)}:{p.ddl}' for p in self.parts)}>"
+
+    @property
+    def output(self) -> str:
+        """The columns of the results as DDL."""
+        return ", ".join(f"`{name}` {ddl}" for name, ddl, _ in self.results)
 
     def create_accumulator(self) -> tuple[Any, ...]:
         """See `AggregateFunction`."""

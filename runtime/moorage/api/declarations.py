@@ -6,7 +6,7 @@ sink can go to the workers. Called by streams while the graph is being built; re
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -126,6 +126,12 @@ def type_ddl(kind: DataType) -> str:
     if isinstance(kind, MapType):
         return f"map<{type_ddl(kind.keyType)},{type_ddl(kind.valueType)}>"
     return kind.simpleString()
+
+
+def ddl_of(schema: StructType, names: Iterable[str] | None = None) -> str:
+    """The columns of a stream as DDL: all, or those of these names."""
+    fields = schema.fields if names is None else [schema[name] for name in names]
+    return ", ".join(f"`{f.name}` {type_ddl(f.dataType)}" for f in fields)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -8,7 +8,7 @@ is forgotten when the watermark says that none can come any more. Called by job 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moorage.api.declarations import parse_duration, require_instance, type_ddl
+from moorage.api.declarations import ddl_of, parse_duration, require_instance, type_ddl
 from moorage.api.functions import (
     KeyedCoProcessFunction,
     OutputTag,
@@ -20,7 +20,6 @@ from moorage.api.join_functions import (
     SELECT_OR_APPLY,
     SIDES,
     SelectedColumns,
-    ddl_of,
     select_columns,
 )
 from moorage.api.misplaced import Unfinished

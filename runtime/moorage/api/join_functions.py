@@ -151,8 +151,3 @@ def select_columns(
     asked = any(given in times[0] for given in named.values())
     function = SelectedColumns(places, len(schemas[1].fields), times[1] if asked else None)
     return ", ".join(columns), function
-
-
-def ddl_of(schema: "StructType") -> str:
-    """The columns of a stream as DDL."""
-    return ", ".join(f"`{f.name}` {type_ddl(f.dataType)}" for f in schema.fields)

@@ -17,7 +17,7 @@ from moorage.api.aggregates import count as count_rows
 from moorage.api.aggregates import max_ as max_of
 from moorage.api.aggregates import min_ as min_of
 from moorage.api.aggregates import sum_ as sum_of
-from moorage.api.declarations import parse_duration, type_ddl
+from moorage.api.declarations import ddl_of, parse_duration, type_ddl
 from moorage.api.functions import RuntimeContext
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction
 from moorage_state.descriptors import ValueStateDescriptor
@@ -49,9 +49,9 @@ class ReadyMade:
             name: named.pop(name) for name in ("null_key", "bad_time") if name in named
         }
         aggregates = bound(uid, named, mine.stream.schema)
-        columns = [*_ddl(mine, mine.columns), *(f"`{n}` {ddl}" for n, ddl, _ in aggregates.results)]
+        output = f"{ddl_of(mine.stream.schema, mine.columns)}, {aggregates.output}"
         function = Running(aggregates, mine.columns)
-        return mine.process(function, uid=uid, output=", ".join(columns), **options)
+        return mine.process(function, uid=uid, output=output, **options)
 
     def count(self, *, uid: str, **options: Any) -> "DataStream":
         """How many rows the key has had, after each, as `count`; see `aggregate`."""
@@ -91,7 +91,7 @@ class ReadyMade:
             raise UserError(
                 f"rows are forgotten after some time, such as '1d': uid={uid} ttl={ttl}"
             )
-        output = ", ".join(_ddl(mine, mine.stream.schema.names))
+        output = ddl_of(mine.stream.schema)
         return keyed.process(FirstRows(ttl_ms), uid=uid, output=output, **options)
 
     def top_n(
@@ -116,17 +116,12 @@ class ReadyMade:
             raise UserError(f"top_n takes a positive number of rows: uid={uid} n={n!r}")
         bound(uid, {"by": max_of(by)}, mine.stream.schema)
         row = type_ddl(mine.stream.schema)
-        output = ", ".join([*_ddl(mine, mine.stream.schema.names), "rank int"])
+        output = f"{ddl_of(mine.stream.schema)}, rank int"
         return mine.process(TopRows(n, by, row, ascending), uid=uid, output=output, **options)
 
 
 def _keyed(stream: Any) -> "KeyedStream":
     return stream  # type: ignore[no-any-return]  # it is mixed into this class alone
-
-
-def _ddl(keyed: "KeyedStream", names: Any) -> list[str]:
-    schema = keyed.stream.schema
-    return [f"`{name}` {type_ddl(schema[name].dataType)}" for name in names]
 
 
 class Running(KeyedBatchFunction):

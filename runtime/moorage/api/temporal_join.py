@@ -8,14 +8,14 @@ it has the latest one at once. Called by job files through `KeyedStream.temporal
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moorage.api.declarations import require_instance, type_ddl
+from moorage.api.declarations import ddl_of, require_instance, type_ddl
 from moorage.api.functions import (
     KeyedCoProcessFunction,
     OutputTag,
     ProcessContext,
     RuntimeContext,
 )
-from moorage.api.join_functions import SELECT_OR_APPLY, JoinFunction, ddl_of, select_columns
+from moorage.api.join_functions import SELECT_OR_APPLY, JoinFunction, select_columns
 from moorage.api.misplaced import Unfinished
 from moorage.api.waiting_rows import Versions, WaitingRows
 from moorage_state.descriptors import MapStateDescriptor, ValueStateDescriptor

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.aggregates import Aggregate, bound
-from moorage.api.declarations import misfit_of, require_instance, type_ddl
+from moorage.api.declarations import ddl_of, misfit_of, require_instance, type_ddl
 from moorage.api.misplaced import OF_WINDOWS, Unfinished
 from moorage.api.window_columns import by_column
 from moorage.api.window_operator import Aggregated, Collected, Contents, Reduced, WindowOperator
@@ -58,9 +58,8 @@ class WindowedStream(Unfinished):
         stream = self._keyed.stream.schema
         aggregates = bound(uid, named, stream)
         timed = self._windows.assigner.domain is not None
-        columns = [f"`{n}` {stream[n].dataType.simpleString()}" for n in self._keyed.columns]
-        columns += [WINDOW_COLUMNS] if timed else []
-        columns += [f"`{name}` {ddl}" for name, ddl, _ in aggregates.results]
+        times = [WINDOW_COLUMNS] if timed else []
+        columns = [ddl_of(stream, self._keyed.columns), *times, aggregates.output]
         options = {"null_key": null_key, "bad_time": bad_time}
         contents = Aggregated(aggregates, timed=timed)
         made = self._operator(contents, uid, ", ".join(columns), options)
@@ -89,8 +88,7 @@ class WindowedStream(Unfinished):
                 f"write lambda one, other: ..."
             )
         stream = self._keyed.stream.schema
-        columns = ", ".join(f"`{f.name}` {type_ddl(f.dataType)}" for f in stream.fields)
-        return self._operator(Reduced(type_ddl(stream), function), uid, columns, options)
+        return self._operator(Reduced(type_ddl(stream), function), uid, ddl_of(stream), options)
 
     def process(
         self, function: ProcessWindowFunction, *, uid: str, output: str, **options: Any

@@ -10,6 +10,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 from moorage.api.aggregates import avg, bound, count, max_, min_, sum_
 from moorage.api.ready_made import FirstRows, Running, TopRows
+from moorage.api.windows import Count
 from moorage.engine.task_failures import SubtaskFailure
 from moorage.testing import KeyedHarness
 from moorage_state.keyed import TimeDomain
@@ -54,6 +55,25 @@ def test_running_aggregates_are_those_of_all_rows_up_to_each(new_operator, batch
             make = Running(bound("r", named, STREAM), ("user",))
             done = operator.epoch(make, cut(batch, rows, rng), output=output)
             assert sorted(done.rows, key=str) == sorted(expected, key=str)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda s: s.sum("größe", uid="w"),
+        lambda s: s.aggregate(uid="w", größe=sum_("größe")),
+        lambda s: s.window(Count(1)).aggregate(uid="w", größe=sum_("größe")),
+    ],
+)
+def test_names_may_have_letters_beyond_ascii(how):
+    with KeyedHarness(how, "user string, `größe` long", "user") as harness:
+        assert harness.process(("a", 1)) == [("a", 1)]
+
+
+def test_kept_values_have_their_plain_names_without_quotes():
+    """They are in the types of stored states."""
+    kept = bound("w", {"größe": sum_("n"), "mean": avg("n")}, STREAM)
+    assert kept.ddl == "struct<`größe`:bigint,mean_sum:double,mean_count:bigint>"
 
 
 GREAT = 5 * 10**18
