@@ -290,7 +290,11 @@ class WindowOperator(ByEnd, KeyedProcessFunction):
             self._remember(window, ctx.key)
         result = self._trigger.on_element(window, turn)
         yield from self._carried_out(result, window, contents, ctx)
-        if self._domain is not None and (gone := self._gone_at(window)) < MAX_TIME:
+        gone = self._gone_at(window)
+        # One that is late is here for its former lateness, whose timer it goes with: a timer in the
+        # past would be that of its end, and give its result once more.
+        late = self._is_late(window, turn.watermark)
+        if self._domain is not None and gone < MAX_TIME and not late:
             turn.register(gone, self._domain)
         if self._lateness and window.max_timestamp > turn.watermark:
             # Whatever this trigger does then: that of the next version may give results at the end.

@@ -725,6 +725,33 @@ def test_sessions_that_had_ended_with_another_lateness_go_with_the_next_one(befo
         assert harness.process(("a", 5)) == []
 
 
+@pytest.mark.parametrize("trigger", [None, Early("1h")], ids=["columns", "rows"])
+@pytest.mark.parametrize(
+    ("times", "at_once", "later"),
+    [([7], [2], []), ([5, 6], [2, 3], []), ([7, 8], [2], [3]), ([7, 30], [2], [1])],
+)
+def test_a_late_row_of_a_session_that_another_lateness_kept_gives_one_result(
+    times, at_once, later, trigger
+):
+    def by(lateness):
+        return lambda s: s.window(
+            Session("4ms"), trigger=trigger, allowed_lateness=lateness
+        ).aggregate(uid="w", n=count())
+
+    columns = ("user string, at long", "user")
+    with KeyedHarness(by("20ms"), *columns, event_time="at") as harness:
+        harness.process(("a", 3))
+        assert len(harness.process_watermark(10)) == 1
+        snapshot = harness.snapshot()
+    with KeyedHarness(by("0s"), *columns, event_time="at", restore=snapshot) as harness:
+        found = [row.n for at in times for row in harness.process(("a", at))]
+        assert found == at_once
+        assert [row.n for row in harness.process_watermark(1_000)] == later
+        assert harness.state("window-set", "a") is None
+        assert harness.state("window-contents", "a", (3, 7)) is None
+        assert harness.num_timers() == 0
+
+
 @pytest.mark.parametrize("way", ["columns", "rows"])
 @pytest.mark.parametrize("waiting", [5, 7])
 def test_a_window_of_a_smaller_count_is_full_with_the_next_row(waiting, way):
