@@ -1,5 +1,6 @@
 """What `build(env)` may describe; without Spark, which only has to say what columns there are."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -282,6 +283,54 @@ def test_two_event_times_of_an_input_that_transformations_give_one_name_are_refu
     counted("ends", other.transform(lambda f: f.without("n")))
     with refused("input=clicks column=seen; give different times different names, or make"):
         env.graph.check()
+
+
+def times_from(column):
+    return lambda f: f.with_columns(seen=f.schema[column].dataType)
+
+
+def wrapped(function):
+    return lambda f: function(f.without("n"))
+
+
+def of_region(f, region, column="at"):
+    return f.with_columns(seen=f.schema[column].dataType, **{region: LongType()})
+
+
+@pytest.mark.usefixtures("read_ddl")
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [times_from("at"), times_from("n")],
+        [wrapped(derived), wrapped(times_from("at"))],
+        [partial(of_region, region="eu"), partial(of_region, region="eu", column="n")],
+        [lambda f, at=column: times_from(at)(f) for column in ("at", "n")],
+    ],
+    ids=["closures", "functions", "partials", "defaults"],
+)
+def test_functions_that_hold_other_columns_or_functions_make_other_times(env, clicks, transforms):
+    for uid, transform in zip("ab", transforms, strict=True):
+        counted(uid, clicks.transform(transform))
+    with refused("input=clicks column=seen"):
+        env.graph.check()
+
+
+@pytest.mark.usefixtures("read_ddl")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda region: lambda f: of_region(f, region),
+        lambda region: lambda f, r=region: of_region(f, r),
+        lambda region: lambda f, *, r=region: of_region(f, r),
+        lambda region: partial(of_region, region=region),
+        lambda region: partial(of_region, region=region, column="at"),
+    ],
+    ids=["closure", "default", "keyword", "partial", "partial-of-a-column"],
+)
+def test_one_function_that_is_given_other_values_makes_one_time(env, clicks, make):
+    for region in ("eu", "us"):
+        counted(region, clicks.transform(make(region)))
+    env.graph.check()
 
 
 @pytest.mark.usefixtures("read_ddl")

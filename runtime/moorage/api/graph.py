@@ -3,8 +3,10 @@
 Made by streams while a job is described, read by the engine and the driver.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from types import CellType, FunctionType
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -204,7 +206,7 @@ class JobGraph:
 class Branch:
     """One input with the stateless transformations applied to it, and its event time.
 
-    `made_by` has the columns that the input itself does not have, each with its transformation.
+    `made_by` has the columns that the input itself does not have, each with its `maker`.
     """
 
     node: InputNode
@@ -213,13 +215,32 @@ class Branch:
     max_delay_ms: int = 0
     idle_after_ms: int | None = None
     per: str = ""
-    made_by: Mapping[str, Transform] = field(default_factory=dict, compare=False)
+    made_by: Mapping[str, object] = field(default_factory=dict, compare=False)
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """The branch's rows, from the input's."""
         for transform in self.transforms:
             frame = transform(frame)
         return frame
+
+
+def maker(function: Transform, columns: Collection[str]) -> object:
+    """Equal for transformations that are taken to make the same columns.
+
+    Such are functions that are written in one place, as in a loop or a factory, and hold the same
+    functions and the same names of `columns`. What else they hold differs for other reasons.
+    """
+    held: list[object] = []
+    called: object = function
+    if isinstance(called, partial):
+        held += [*called.args, *called.keywords.values()]
+        called = called.func
+    if not isinstance(called, FunctionType):
+        return function
+    held += [*(called.__defaults__ or ()), *(called.__kwdefaults__ or {}).values()]
+    held += [c.cell_contents for c in called.__closure__ or () if c != CellType()]
+    named = [value for value in held if isinstance(value, str) and value in columns]
+    return called.__code__, named, [h.__code__ for h in held if isinstance(h, FunctionType)]
 
 
 def _require_clock(operator: OperatorNode, branches: tuple[Branch, ...]) -> None:
@@ -235,7 +256,7 @@ def _require_clock(operator: OperatorNode, branches: tuple[Branch, ...]) -> None
 def _refuse_times_of_one_name(branches: Iterable[Branch | None]) -> None:
     # A clock is known by its column's name, in checkpoints too: two times that share a name would
     # share the clock, and rows of the one that is behind would be late.
-    known: dict[tuple[str, str, str], Transform | None] = {}
+    known: dict[tuple[str, str, str], object] = {}
     for branch in branches:
         if branch is None or branch.event_time is None:
             continue

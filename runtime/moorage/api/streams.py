@@ -45,6 +45,7 @@ from moorage.api.graph import (
     OperatorNode,
     SinkNode,
     Transform,
+    maker,
 )
 from moorage.api.misplaced import absent, absent_of_env, absent_of_keyed, did_you_mean
 from moorage.api.ready_made import ReadyMade
@@ -145,10 +146,11 @@ class DataStream:
 
     def _made_by(
         self, branch: Branch, schema: StructType, function: Transform
-    ) -> dict[str, Transform]:
+    ) -> dict[str, object]:
         """Of each column that the input does not have by itself, what made it."""
         # One that keeps its name counts as the one that it was, whatever is done to it.
-        made_by = dict.fromkeys(set(schema.names).difference(self.schema.names), function)
+        mine = maker(function, self.schema.names)
+        made_by = dict.fromkeys(set(schema.names).difference(self.schema.names), mine)
         return made_by | {n: f for n, f in branch.made_by.items() if n in schema.names}
 
     def with_event_time(
