@@ -446,17 +446,21 @@ def restore(
     if not yes:
         what = chosen.get("snapshotName") or chosen["path"]
         typer.confirm(f"{job} goes back to {what}; what it did since is undone. Go on?", abort=True)
-    nonce = found["spec"].get("restore", {}).get("nonce", 0) + 1
+    nonce = 1 + max(found["spec"].get("restore", {}).get("nonce", 0), _nonce_followed(found))
     chosen |= {"nonce": nonce, "allowNonRestoredState": allow_non_restored_state}
     chosen |= {"claimMode": "NoClaim"}  # what a manifest claims is another one
 
     def settled(seen: Json) -> bool:
-        done = seen["status"].get("reconciliation", {}).get("restoreNonce", 0)
-        return bool(done >= nonce) and _is_ready(seen)
+        return _nonce_followed(seen) >= nonce and _is_ready(seen)
 
     change = {"spec": {"restore": chosen}}
     now = _order(cluster, job, change, settled, wait=wait, timeout=timeout, shown=found)
     _tell("restore", now, output, done=wait and _begun(now))
+
+
+def _nonce_followed(job: Json) -> int:
+    """The restore.nonce that was followed last; a manifest that was applied since may have less."""
+    return int(job.get("status", {}).get("reconciliation", {}).get("restoreNonce", 0))
 
 
 def _restore_of(cluster: Cluster, job: Json, source: str) -> Json:

@@ -436,6 +436,17 @@ def test_a_restore_names_what_is_meant_and_raises_the_nonce(plugin, source, fiel
     assert kubectl.patches == [{"spec": {"restore": expected}, "metadata": version}]
 
 
+def test_a_restore_after_a_manifest_without_the_last_one_has_a_nonce_that_is_followed(plugin):
+    """A nonce of the spec alone is one that the operator has followed: nothing would happen."""
+    found = job()
+    del found["spec"]["restore"]
+    kubectl = Kubectl(found)
+    kubectl.steps = [{}, {}, {}, seen(reconciliation={"restoreNonce": 5})]
+    status, _, err = plugin(kubectl, "restore", "clicks", "chk-7", "--yes")
+    assert (status, kubectl.steps) == (0, []), err
+    assert kubectl.patches[0]["spec"]["restore"]["nonce"] == 5
+
+
 def test_a_restore_finds_a_snapshot_of_its_own_job_alone(plugin):
     """A snapshot final of clicks-eu and a snapshot eu-final of clicks want the same name."""
     other, own = snapshot("clicks-eu-final"), snapshot("clicks-eu-final-1a2b")
