@@ -3,7 +3,7 @@
 A job keeps the values of its profile in its status, as they were when it took them. So an edit of a
 profile stops no stream: what needs no restart is taken at once, and what needs one waits, whole,
 until the job starts anew in any case. That is an edit that restarts it, moorage.dev/restart, or a
-suspended job that is to run again.
+suspended job that is to run again. Only what it says of what is kept does not wait.
 """
 
 from collections.abc import Mapping
@@ -27,6 +27,9 @@ from moorage_operator.ports import Object
 from moorage_operator.world import Meta, Revision, restart_asked
 
 _RESTARTS = ("Upgrade", "Redeploy")
+
+_KEPT = ("deletion", "savepoint")
+"""Of a spec, what of a job's state is kept. It needs no restart, and what is gone stays gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ def effective(
     today = fleet.profile(meta.namespace, _named(body))
     held, waits = status.profile or ProfileStatus(), tuple[str, ...]()
     (judged, found), profile = known(held.values), status.profile
+    newest: JobSpec | None = None
     if today.values is not None:
         profile = _shown(today.name, today.values)
     if today.values is not None and today.digest != held.digest:
@@ -73,9 +77,14 @@ def effective(
         else:
             waiting = today.digest or NO_PROFILE
             profile = held.model_copy(update={"waiting": waiting})
-            if found.spec is not None and new.spec is not None:
-                waits = classify(found.spec, new.spec).fields
+            newest = new.spec
+    elif held.values and _named(body) == NO_PROFILE:
+        # The file cannot be used. That none of it counts here is known all the same.
+        newest, profile = known({})[1].spec, held.model_copy(update={"waiting": NO_PROFILE})
     spec = found.spec
+    if spec is not None and profile is not None and profile.waiting:
+        spec = _keeping(spec, newest)
+        waits = classify(spec, newest).fields if newest is not None else ()
     limits = fleet.limits(meta.namespace)
     beyond = (*today.problems, *(limit_problems(limits, spec) if spec is not None else ()))
     known_limits = None if fleet.problems else limits
@@ -141,6 +150,19 @@ def _takes(
     if running is not None and classify(running.spec, old).kind in _RESTARTS:
         return True
     return new is not None and not judged.problems and is_same_job(old, new)
+
+
+def _keeping(spec: JobSpec, newest: JobSpec | None) -> JobSpec:
+    """The spec with what values that wait say of what is kept.
+
+    Args:
+        newest: the spec with those; None where it cannot be read: state is kept then, as it may
+            have taken a Delete back.
+    """
+    if newest is None:
+        deletion = spec.deletion.model_copy(update={"policy": "Retain"})
+        return spec.model_copy(update={"deletion": deletion})
+    return spec.model_copy(update={name: getattr(newest, name) for name in _KEPT})
 
 
 def _shown(name: str, values: Mapping[str, Any]) -> ProfileStatus | None:

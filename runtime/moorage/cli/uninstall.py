@@ -23,6 +23,7 @@ from moorage.cli.kubectl import (
     last_line,
 )
 from moorage.cli.output import Output, complain, print_document, print_table, stoppable
+from moorage_api.fleet import with_defaults
 from moorage_state.errors import UserError
 
 _HELM_SECONDS = 600.0
@@ -188,9 +189,7 @@ def carry_out(cluster: Cluster, helm: Helm, asked: Asked, found: Found, timeout:
 def _end_of(job: Json) -> str:
     """What becomes of a job that is deleted: the operator can take a last snapshot of few."""
     spec, attempt = job.get("spec", {}), job.get("status", {}).get("attempt") or {}
-    last = spec.get("deletion", {}).get("finalSnapshot", "Savepoint")
-    if last == "Savepoint" and "profile" not in _retained(job)["spec"]:
-        last = _deletion_of_profile(job).get("finalSnapshot", last)
+    last = _deletion(job).get("finalSnapshot", "Savepoint")
     if not attempt.get("runningSince") or attempt.get("outcome"):
         return "does not run, and is deleted without a final snapshot; its checkpoints stay"
     notes = job["metadata"].get("annotations") or {}
@@ -203,15 +202,15 @@ def _end_of(job: Json) -> str:
 
 def _retained(job: Json) -> Json:
     """The change of a job with which its checkpoints stay when it is deleted."""
-    spec: Json = {"deletion": {"policy": "Retain"}}
-    if _deletion_of_profile(job).get("policy") == "Delete":
-        spec["profile"] = "none"  # else it would win: Retain is the definition's default
-    return {"spec": spec}
+    # Retain is the definition's default: any profile that says Delete would win.
+    return {"spec": {"deletion": {**_deletion(job), "policy": "Retain"}, "profile": "none"}}
 
 
-def _deletion_of_profile(job: Json) -> Json:
+def _deletion(job: Json) -> Json:
+    """What a job's spec says of its deletion, with the profile that it goes by."""
     profile = job.get("status", {}).get("profile") or {}
-    found: Json = profile.get("values", {}).get("deletion") or {}
+    filled = with_defaults(job.get("spec", {}), profile.get("values", {}))
+    found: Json = filled.get("deletion", {})
     return found
 
 

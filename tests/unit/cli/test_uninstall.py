@@ -121,7 +121,9 @@ def test_everything_goes_in_the_order_in_which_nothing_is_lost(moorage, cluster)
     ]
     assert "its object is deleted, its data stay" in out
     assert cluster.changes["clicks-before"] == {"spec": {"deletionPolicy": "Retain"}}
-    assert cluster.changes["clicks"] == {"spec": {"deletion": {"policy": "Retain"}}}
+    assert cluster.changes["clicks"] == {
+        "spec": {"deletion": {"policy": "Retain"}, "profile": "none"}
+    }
 
 
 def job_of(spec, *, runs=True, annotations=None, profile=None):
@@ -177,6 +179,20 @@ def test_checkpoints_stay_also_where_a_profile_says_otherwise(moorage, cluster):
     assert status == 0
     assert cluster.changes["clicks"] == {
         "spec": {"deletion": {"policy": "Retain"}, "profile": "none"}
+    }
+
+
+def test_a_job_ends_as_its_profile_says_though_that_no_longer_counts(moorage, cluster):
+    deletion = {"policy": "Delete", "finalSnapshot": "None", "timeout": "1m"}
+    profile = {"name": "short", "values": {"deletion": deletion}}
+    spec = {"state": SAVES, "deletion": {"finalSnapshot": "Savepoint", "timeout": "2m"}}
+    cluster.objects[JOBS] = [job_of(spec, profile=profile)]
+    status, out, _ = moorage("uninstall", "--jobs", "--yes", "-o", "json")
+    assert status == 0
+    assert json.loads(out)["objects"][0]["outcome"].startswith("ends without a final snapshot")
+    assert cluster.changes["clicks"]["spec"] == {
+        "deletion": {"policy": "Retain", "finalSnapshot": "None", "timeout": "2m"},
+        "profile": "none",
     }
 
 
