@@ -114,10 +114,11 @@ def next_checkpoint_id(entries: Iterable[Entry]) -> int:
 def may_have_had(entries: Sequence[Entry], checkpoint_id: int) -> bool:
     """Whether this can be the log of a lineage that completed this checkpoint; ids only grow.
 
-    Once a person has chosen a point of it, what was completed before tells nothing.
+    Where a person chose a point, and nothing was completed since, what was before tells nothing.
     """
-    chosen = any(isinstance(entry, Run) and entry.explicit for entry in entries)
-    return chosen or checkpoint_id < next_checkpoint_id(entries)
+    steps = (e for e in reversed(entries) if isinstance(e, Checkpoint | Run))
+    last = next((e for e in steps if isinstance(e, Checkpoint) or e.explicit), None)
+    return isinstance(last, Run) or checkpoint_id < next_checkpoint_id(entries)
 
 
 def savepoints(entries: Iterable[Entry]) -> Sequence[Savepoint]:

@@ -118,7 +118,7 @@ def _look_at_store(draft: Draft) -> None:
     if store.owner is None or store.owner[3] != draft.meta.uid:
         return
     newest = store.newest
-    if last is None or _is_newer(newest, last):
+    if last is None or _is_newer(newest, last) or _began_anew(draft, store):
         _note_progress(draft, newest.completed_at - last.completed_at if last else None)
         known = CheckpointSummary(
             id=newest.checkpoint_id,
@@ -133,6 +133,16 @@ def _is_newer(found: LogPoint, known: CheckpointSummary) -> bool:
     """By number, which only grows within a directory, and not by the times of two drivers."""
     here, there = (path.partition("?")[0].rpartition("/")[0] for path in (found.path, known.path))
     return here != there or found.checkpoint_id > known.id
+
+
+def _began_anew(draft: Draft, store: StoreView) -> bool:
+    """Whether the attempt began where it was told to, and what is known is of before that.
+
+    In a directory that was set back numbers are lower then.
+    """
+    point = draft.attempt.restore_point
+    told = point is not None and point.mode != "Latest" and point.order_id in store.order_ids
+    return told and not draft.attempt.checkpointed
 
 
 def _note_progress(draft: Draft, passed: timedelta | None) -> None:

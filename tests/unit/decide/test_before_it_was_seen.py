@@ -227,6 +227,27 @@ def test_an_unready_one_is_stopped_only_where_the_store_shows_no_progress():
     assert stage.driver.deleted_at is not None
 
 
+@pytest.mark.parametrize("followed", [True, False])
+def test_what_was_known_before_a_choice_is_not_asked_of_the_directory_it_was_made_for(followed):
+    """A person goes on in a directory that was set back, and nobody hears of its checkpoints."""
+    stage = _running()
+    known = stage.status.snapshots.last_checkpoint.id
+    stage.end("Failed", "restore_point_not_found")
+    stage.settle()
+    stage.edit(restore={"mode": "Path", "path": "s3://elsewhere/copy", "nonce": 1})
+    stage.settle()
+    stage.say_running(checkpoints=0)
+    stage.settle()
+    order = stage.status.attempt.restore_point.order_id
+    ids = frozenset({order} if followed else ())
+    stage.store = store_of(newest=6, order_ids=ids)
+    stage.end_pod(137)
+    stage.settle()
+    stage.wait(600)
+    assert stage.started() == [1, 2, 3], stage.status
+    assert stage.orders[-1].restore.path.endswith(f"chk-{6 if followed else known}")
+
+
 def _in_epoch(stage: Stage, minutes: int, *, moves: bool, tasks: int) -> None:
     """Minutes of one epoch, begun now, in which Spark's tasks run and end, or do not."""
     began = moved = stage.now

@@ -202,6 +202,22 @@ def test_who_chose_to_go_on_without_what_is_gone_is_not_asked_again(lineage, mod
     lineage.follow(writer, choice, orders)
     after = lineage.choose(writer, _known(3, lineage.path))
     assert after.path == ("chk-1" if mode == "Path" else None)
+    # Nor is who begins there once more, with nothing completed in between.
+    lineage.follow(writer, after, _known(3, lineage.path))
+    assert lineage.choose(writer, _known(3, lineage.path)).path == after.path
+
+
+@pytest.mark.parametrize("retired", [(), (4,), (4, 5)])
+def test_a_choice_of_long_ago_admits_no_directory_that_was_set_back(lineage, started, retired):
+    """Each upgrade by a savepoint is one."""
+    upgrade = replace(ORDERS, mode="Path", path=lineage.savepoint(started), order_id="up-1")
+    lineage.follow(started, lineage.choose(started, upgrade), upgrade)
+    lineage.checkpoints(started, 4, 5, 6)
+    for checkpoint_id in retired:
+        started.append(Retire(started.fence, checkpoint_id))
+    assert lineage.choose(started, _known(6, lineage.path)).path == "chk-6"
+    with pytest.raises(RestorePointNotFound, match="checkpoint=chk-9000 newest there=chk-6 "):
+        lineage.choose(started, _known(9000, lineage.path))
 
 
 def test_an_order_to_go_back_is_followed_once(lineage, started):
