@@ -8,7 +8,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from moorage_state.errors import MoorageError
@@ -48,6 +48,11 @@ class Retries:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     uniform: Callable[[], float] = _uniform
+
+    @property
+    def few(self) -> "Retries":
+        """The same with few attempts: for what nothing depends on, or is done again later."""
+        return replace(self, attempts=3, deadline=10.0)
 
     def run(self, work: Callable[[int], T], judge: Callable[[Exception], Failure]) -> T:
         """Return what `work(attempt)` returns, attempts counted from 1.

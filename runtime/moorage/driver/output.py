@@ -80,6 +80,7 @@ class OutputKeeper:
 
     Args:
         savepoints: the manifests of the savepoints that are known; what they cover is kept.
+        look_again: called before anything is forgotten, to find out which of them are gone.
     """
 
     def __init__(
@@ -88,11 +89,13 @@ class OutputKeeper:
         store: CheckpointStore,
         writer: LogWriter,
         savepoints: Callable[[], Sequence[Manifest]] = tuple,
+        look_again: Callable[[], None] = lambda: None,
     ) -> None:
         self._graph = graph
         self._store = store
         self._writer = writer
         self._savepoints = savepoints
+        self._look_again = look_again
         self._known: dict[int, _Committables] = {}
         # Why nothing is forgotten, and what of that people were told already.
         self._hindered = self._told = ""
@@ -219,14 +222,23 @@ class OutputKeeper:
         Args:
             pending: the savepoints that were under way when the checkpoint completed.
         """
+        nodes = [n for n in self._graph.sinks if hasattr(n.sink, "retire")]
+        if not nodes:
+            return
+        # Before it is anybody's turn: their stores may not answer for long.
+        self._look_again()
         with self._one_at_a_time:
-            self._retire(run, checkpoint_id, epoch, pending)
+            self._retire(nodes, run, checkpoint_id, epoch, pending)
 
     def _retire(
-        self, run: int, checkpoint_id: int, epoch: int, pending: Sequence[PendingSavepoint]
+        self,
+        nodes: Sequence[SinkNode],
+        run: int,
+        checkpoint_id: int,
+        epoch: int,
+        pending: Sequence[PendingSavepoint],
     ) -> None:
-        nodes = [n for n in self._graph.sinks if hasattr(n.sink, "retire")]
-        live = self._live(self._writer.entries, pending) if nodes else None
+        live = self._live(self._writer.entries, pending)
         if live is None:
             return
         for node in nodes:

@@ -486,7 +486,8 @@ def _context(
             stack.enter_context(options.lookups.serving(source))
         completed = _completed(settings, writer, store, standby)
         keeper = OutputKeeper if standby is None else HeldOutput
-        output = keeper(graph, store, writer, KnownSavepoints(writer))
+        known = KnownSavepoints(writer)
+        output = keeper(graph, store, writer, known, known.look_again)
         yield DriverContext(
             settings=settings,
             spark=platform.spark,

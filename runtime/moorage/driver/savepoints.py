@@ -5,6 +5,7 @@ job's own checkpoints have taken its place.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -33,7 +34,8 @@ from moorage_state.snapshots import (
 )
 from moorage_state.snapshots.history import savepoints
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
-from moorage_state.stores import NoSuchBucket, delete_all, in_parallel
+from moorage_state.stores import NoSuchBucket, S3Store, delete_all, in_parallel, open_store
+from moorage_state.stores.addresses import opened
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +66,8 @@ class KnownSavepoints:
     def __init__(self, writer: LogWriter, clock: Callable[[], float] = time.monotonic) -> None:
         self._writer = writer
         self._clock = clock
+        # Of what follows; not held while a known one is looked for.
+        self._lock = threading.Lock()
         self._read: dict[int, Manifest | None] = {}
         # Since when.
         self._missed: dict[int, float] = {}
@@ -81,10 +85,13 @@ class KnownSavepoints:
                 likewise.
             NewerFormat: one was written by a later release; likewise.
         """
+        with self._lock:
+            return self._manifests()
+
+    def _manifests(self) -> Sequence[Manifest]:
         if self._clock() < self._asleep:
             raise StoreUnavailable(self._why)
         entries = savepoints(self._writer.entries)
-        self._look_again(entries)
         unread = [entry for entry in entries if entry.checkpoint_id not in self._read]
         self._why = "the store of a savepoint did not answer a moment ago"
         self._asleep = self._clock() + _ASLEEP_SECONDS
@@ -101,22 +108,30 @@ class KnownSavepoints:
             raise refused[0]
         return [manifest for manifest in self._read.values() if manifest is not None]
 
-    def _look_again(self, entries: Sequence[Savepoint]) -> None:
-        """Find out, now and then, which of the known ones were deleted."""
-        if self._clock() < self._next_look:
-            return
-        of_id = {entry.checkpoint_id: entry for entry in entries}
-        known = [of_id[i] for i, one in self._read.items() if one is not None and i in of_id]
+    def look_again(self) -> None:
+        """Find out, now and then, which of the known ones were deleted; nobody need wait for it.
+
+        What does not answer is asked again when it has its next turn.
+        """
+        with self._lock:
+            if self._clock() < max(self._asleep, self._next_look):
+                return
+            of_id = {entry.checkpoint_id: entry for entry in savepoints(self._writer.entries)}
+            known = [of_id[i] for i, one in self._read.items() if one is not None and i in of_id]
+            self._next_look = self._clock() + _LOOK_SECONDS
         looked = known[:_A_LOOK]
         questions = (partial(self._is_gone, entry) for entry in looked)
-        gone = in_parallel(questions, _THREADS, "savepoints")
-        self._next_look = self._clock() + _LOOK_SECONDS
-        for entry, is_gone in zip(looked, gone, strict=True):
-            # Each goes to the end, so that all have their turn.
-            manifest = self._read.pop(entry.checkpoint_id)
-            self._read[entry.checkpoint_id] = None if is_gone else manifest
-            if is_gone:
-                self._forget(entry)
+        try:
+            gone = in_parallel(questions, _THREADS, "savepoints")
+        except StoreUnavailable:
+            gone = [False] * len(looked)
+        with self._lock:
+            for entry, is_gone in zip(looked, gone, strict=True):
+                # Each goes to the end, so that all have their turn.
+                manifest = self._read.pop(entry.checkpoint_id)
+                self._read[entry.checkpoint_id] = None if is_gone else manifest
+                if is_gone:
+                    self._forget(entry)
 
     def _note(self, entry: Savepoint, found: Manifest | None) -> None:
         if found is None and not self._is_missed(entry):
@@ -145,12 +160,19 @@ class KnownSavepoints:
         return replace(manifest, operators={}, source={}, extra={})
 
     def _is_gone(self, entry: Savepoint) -> bool:
-        """Whether the store says so itself; one that cannot be asked may come back."""
+        """Whether the store says so itself; one that cannot be asked may come back.
+
+        Raises StoreUnavailable: it does not answer.
+        """
         try:
-            there = SavepointStore(entry.url).exists()
+            store = opened(open_store, entry.url)
+            if store is None:
+                return self._is_missed(entry)
+            store = store.once if isinstance(store, S3Store) else store
+            there = SavepointStore.over(store).exists()
         except NoSuchBucket:
             return self._is_missed(entry)
-        except (UserError, StoreUnavailable):
+        except UserError:
             return False
         if there:
             self._missed.pop(entry.checkpoint_id, None)

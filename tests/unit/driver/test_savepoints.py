@@ -1,7 +1,9 @@
 """What the driver knows of savepoints, and which it deletes."""
 
 import datetime
-from collections.abc import Callable
+import shutil
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from moorage_state.snapshots import (
     SavepointStore,
     ancestors,
 )
-from moorage_state.stores import MemoryStore, NoSuchBucket
+from moorage_state.stores import MemoryStore, NoSuchBucket, S3Store
 
 NOW = datetime.datetime.now(datetime.UTC)
 OLD = NOW - datetime.timedelta(hours=2)
@@ -96,6 +98,12 @@ def announce(writer: LogWriter, digest: str, at: datetime.datetime = NOW, epoch:
 
 def run(writer: LogWriter, number: int, path: str | None = None, **more: Any) -> None:
     writer.append(Run(writer.fence, number, path, **more))
+
+
+def looked(known: KnownSavepoints) -> Sequence[Manifest]:
+    """What is known after a look."""
+    known.look_again()
+    return known()
 
 
 def test_a_savepoint_that_lies_where_it_was_put_is_known(writer):
@@ -194,11 +202,12 @@ def test_a_known_one_that_is_deleted_is_forgotten(writer):
     announce(writer, savepoint(writer))
     seconds = [1000.0]
     known = KnownSavepoints(writer, lambda: seconds[0])
-    assert len(known()) == 1
+    assert len(known()) == len(looked(known)) == 1
     MemoryStore.named("claimed").delete("MANIFEST")
-    assert len(known()) == 1  # it was there a moment ago
+    assert len(looked(known)) == 1  # it was there a moment ago
     seconds[0] += 301
-    assert known() == known() == []
+    assert len(known()) == 1  # nobody looked
+    assert looked(known) == known() == []
     assert [e for e in writer.entries if isinstance(e, Forgotten)] == [Forgotten(1, 3)]
 
 
@@ -215,7 +224,7 @@ def test_a_known_one_whose_store_cannot_be_asked_stays_known(writer, error, monk
     monkeypatch.setattr(SavepointStore, "exists", refused)
     for _ in range(3):
         seconds[0] += 7200
-        assert len(known()) == 1
+        assert len(looked(known)) == 1
     assert not [e for e in writer.entries if isinstance(e, Forgotten)]
 
 
@@ -236,12 +245,79 @@ def test_a_look_asks_for_some_of_the_known_ones_and_all_have_their_turn(writer, 
     monkeypatch.setattr(SavepointStore, "exists", seen)
     for looks in (1, 2):
         seconds[0] += 301
-        assert len(known()) == len(known()) == 20
+        assert len(looked(known)) == len(looked(known)) == 20
         assert len(asked) == 8 * looks
     MemoryStore.named("claimed").delete("MANIFEST")
     for left in (12, 4, 0):
         seconds[0] += 301
-        assert len(known()) == left
+        assert len(looked(known)) == left
+
+
+def test_a_look_at_a_store_that_does_not_answer_is_over_soon_and_nobody_waits_for_it(
+    writer, monkeypatch
+):
+    digest = savepoint(writer)
+    for number in range(3, 23):
+        writer.append(Savepoint(writer.fence, 0, number, URL, digest, 9, NOW))
+    seconds = [1000.0]
+    known = KnownSavepoints(writer, lambda: seconds[0])
+    assert len(known()) == 20
+    asked: list[str] = []
+    begun, let_go = threading.Event(), threading.Event()
+
+    def away(store: SavepointStore) -> bool:
+        asked.append(store.url)
+        begun.set()
+        assert let_go.wait(30)
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(SavepointStore, "exists", away)
+    seconds[0] += 301
+    look = threading.Thread(target=known.look_again)
+    look.start()
+    assert begun.wait(30)
+    assert len(known()) == 20
+    known.look_again()  # of a run that begins meanwhile
+    let_go.set()
+    look.join()
+    assert len(asked) <= 4
+    assert len(known()) == 20
+
+
+def test_of_a_known_one_it_is_asked_with_few_attempts(writer, monkeypatch):
+    writer.append(Savepoint(writer.fence, 0, 3, "s3://bucket/one", f"sha256:{SHA}", 9, NOW))
+    made = checkpoint_manifest(writer.lineage, 3)
+    monkeypatch.setattr(SavepointStore, "load", lambda *_: made)
+    seconds = [1000.0]
+    known = KnownSavepoints(writer, lambda: seconds[0])
+    asked: list[float] = []
+    monkeypatch.setattr(S3Store, "head", lambda store, _: asked.append(store.retries.deadline))
+    known()
+    assert looked(known) == []
+    assert asked == [10.0]
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+def test_a_known_one_whose_directory_is_deleted_is_forgotten_after_an_hour(
+    writer, mounted, tmp_path
+):
+    """Where not even the folder is there, its volume may not be mounted."""
+    folder = tmp_path / "saves" / "one"
+    digest = savepoint(writer)
+    store = SavepointStore(f"file://{folder}", create=True).store
+    store.put("MANIFEST", MemoryStore.named("claimed").get("MANIFEST"))
+    writer.append(Savepoint(writer.fence, 0, 3, store.url, digest, 9, NOW))
+    seconds = [1000.0]
+    known = KnownSavepoints(writer, lambda: seconds[0])
+    known()
+    shutil.rmtree(folder if mounted else folder.parent)
+    for _ in range(12):
+        seconds[0] += 300.1
+        assert len(looked(known)) == 1
+    seconds[0] += 301
+    assert len(looked(known)) == (0 if mounted else 1)
+    told = [e for e in writer.entries if isinstance(e, Forgotten)]
+    assert told == ([Forgotten(1, 3)] if mounted else [])
 
 
 class Buckets:
@@ -285,9 +361,9 @@ def test_one_that_is_known_and_whose_bucket_comes_back_within_the_hour_stays(wri
     for missing in (True, True, False, True, True):
         seconds[0] += 1801
         buckets.missing = missing
-        assert len(known()) == 1
+        assert len(looked(known)) == 1
     seconds[0] += 1801
-    assert known() == []
+    assert looked(known) == []
     assert [e for e in writer.entries if isinstance(e, Forgotten)] == [Forgotten(1, 3)]
 
 

@@ -412,6 +412,24 @@ def test_nothing_is_forgotten_while_the_store_of_a_savepoint_denies(files):
     assert rows_of(files) == [1, 2]
 
 
+def test_savepoints_are_looked_for_where_nobody_waits_for_the_sinks(files):
+    """Their stores may not answer for minutes: neither a publication nor a restore waits for it."""
+    free = []
+
+    def look_again():
+        published = threading.Thread(target=files.keeper.publish, args=(1, {}), daemon=True)
+        published.start()
+        published.join(10)
+        free.append(not published.is_alive())
+
+    files.start()
+    files.keeper = OutputKeeper(files.graph, files.checkpoints, files.writer, look_again=look_again)
+    first = files.complete(files.stage(1))
+    assert free == [True]
+    list(files.keeper.restore(1, first))
+    assert free == [True]
+
+
 @pytest.mark.parametrize("error", [StoreDenied("403"), StoreUnavailable("away")])
 def test_people_are_told_once_what_keeps_output_from_being_forgotten(files, error):
     def refused():

@@ -9,7 +9,7 @@ each with an answer of its own.
 # ruff: noqa: D102  `ObjectStore` documents the methods
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -55,6 +55,11 @@ class S3Store:
     def at(cls, url: str) -> Self:
         """Return the store at `url`. Raises UserError."""
         return cls(S3Address.parse(url))
+
+    @property
+    def once(self) -> Self:
+        """The same with few attempts."""
+        return replace(self, retries=self.retries.few)
 
     @property
     def url(self) -> str:

@@ -449,7 +449,7 @@ class Calls:
 
     def once(self) -> "Calls":
         """Return the same with few attempts: for tidying up, of which nothing depends."""
-        return replace(self, retries=replace(self.retries, attempts=3, deadline=10.0))
+        return replace(self, retries=self.retries.few)
 
     def _check_bucket(self, connection: S3Connection) -> None:
         try:
