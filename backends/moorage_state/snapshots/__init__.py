@@ -30,6 +30,7 @@ from moorage_state.snapshots.history import current_owner as current_owner
 from moorage_state.snapshots.history import finished_with as finished_with
 from moorage_state.snapshots.history import is_followed as is_followed
 from moorage_state.snapshots.history import is_known as is_known
+from moorage_state.snapshots.history import lines_of as lines_of
 from moorage_state.snapshots.history import may_have_had as may_have_had
 from moorage_state.snapshots.history import parallelism_of as parallelism_of
 from moorage_state.snapshots.history import rescaled as rescaled

@@ -138,7 +138,10 @@ def is_known(entries: Iterable[Entry], checkpoint_id: int) -> bool:
 
     Not of one whose branch was left when nothing leads to it any more, or that was never logged.
     """
-    parents = _parents(entries)
+    return _is_told(checkpoint_id, _parents(entries))
+
+
+def _is_told(checkpoint_id: int, parents: Mapping[int, tuple[int | None, _Ranges]]) -> bool:
     return checkpoint_id in parents or _within(checkpoint_id, parents) is not None
 
 
@@ -309,7 +312,16 @@ def ancestors(entries: Iterable[Entry], checkpoint_id: int) -> Line:
     Retired ones are among them: what they published is part of the history all the same. So are
     savepoints that the job went on from.
     """
+    return _line(checkpoint_id, _parents(entries))
+
+
+def lines_of(entries: Iterable[Entry], checkpoint_ids: Iterable[int]) -> dict[int, Line]:
+    """Return the `ancestors` of each of these that `is_known`; the log is gone through once."""
     parents = _parents(entries)
+    return {i: _line(i, parents) for i in checkpoint_ids if _is_told(i, parents)}
+
+
+def _line(checkpoint_id: int, parents: Mapping[int, tuple[int | None, _Ranges]]) -> Line:
     ranges: list[tuple[int, int]] = []
     at: int | None = checkpoint_id
     while at is not None:

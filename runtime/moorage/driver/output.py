@@ -49,6 +49,7 @@ from moorage_state.snapshots import (
     checkpoint_path,
     is_followed,
     is_known,
+    lines_of,
     retained,
     run_token,
 )
@@ -97,6 +98,7 @@ class OutputKeeper:
         self._savepoints = savepoints
         self._look_again = look_again
         self._known: dict[int, _Committables] = {}
+        self._lines: dict[int, Line] = {}
         # Why nothing is forgotten, and what of that people were told already.
         self._hindered = self._told = ""
         # What a sink publishes or restores must not look like what it may forget, nor be read while
@@ -288,9 +290,14 @@ class OutputKeeper:
             return None
         self._hindered = ""
         ids = [c.checkpoint_id for c in existing]
+        # There may be hundreds of savepoints, and what is before one does not change.
+        wanted = {*ids, *(one.checkpoint_id for one in own)}
+        lines = {i: line for i, line in self._lines.items() if i in wanted}
+        lines |= lines_of(entries, wanted - lines.keys())
+        self._lines = lines
         return [
-            *((ancestors(entries, i), self._known[i]) for i in ids),
-            *((history_of(entries, one), one.sinks) for one in own),
+            *((lines[i], self._known[i]) for i in ids),
+            *((lines.get(one.checkpoint_id) or history_of(entries, one), one.sinks) for one in own),
         ]
 
 

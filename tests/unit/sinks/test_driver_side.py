@@ -3,6 +3,7 @@
 import threading
 from datetime import UTC, datetime
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -37,7 +38,15 @@ from moorage_state.errors import (
     StoreUnavailable,
     UserError,
 )
-from moorage_state.snapshots import CheckpointStore, LogWriter, Owner, Retire, Run, Savepoint
+from moorage_state.snapshots import (
+    CheckpointStore,
+    LogWriter,
+    Owner,
+    Retire,
+    Run,
+    Savepoint,
+    history,
+)
 from moorage_state.snapshots.savepoints import as_savepoint
 from moorage_state.stores import MemoryStore
 
@@ -410,6 +419,28 @@ def test_nothing_is_forgotten_while_the_store_of_a_savepoint_denies(files):
     files.complete(files.stage(9))
     list(files.keeper.restore(1, savepoint))
     assert rows_of(files) == [1, 2]
+
+
+def test_what_a_checkpoint_costs_does_not_grow_with_the_savepoints(files, monkeypatch):
+    """A log of years with hundreds of them was gone through twice for each."""
+    files.start()
+    files.complete(files.stage(0))
+    for number in range(1, 11):
+        items = files.stage(number)
+        files.last_id += 1
+        made = files.manifest(items, kind="savepoint", name=f"s{number}")
+        files.savepoints.append(made)
+        named = f"memory://s{number}", "sha256:0", made.epoch
+        files.writer.append(Savepoint(files.writer.fence, 0, made.checkpoint_id, *named, NOW))
+    gone_through = Mock(side_effect=history._parents)
+    monkeypatch.setattr(history, "_parents", gone_through)
+    told: list[SinkRetire] = []
+    monkeypatch.setattr(files.sink, "retire", told.append)
+    for number in (11, 12):
+        files.complete(files.stage(number))
+    assert gone_through.call_count == 2
+    found = [tuple(live.history) for live in told[-1].live]
+    assert found == [(1, 12, 13), (1, 12), (1,), *((1, number) for number in range(2, 12))]
 
 
 def test_savepoints_are_looked_for_where_nobody_waits_for_the_sinks(files):

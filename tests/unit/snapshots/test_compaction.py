@@ -30,6 +30,7 @@ from moorage_state.snapshots import (
     ancestors,
     finished_with,
     is_known,
+    lines_of,
     log,
     log_key,
     rescaled,
@@ -496,6 +497,7 @@ def answers(entries: list[Entry], whole: list[Entry]) -> dict[str, Any]:
         "savepoints": savepoints(entries),
         "unknown": [one for one in ids if not is_known(entries, one)],
         "history": {one: ancestors(entries, one) for one in ids},
+        "lines": lines_of(entries, ids),
     }
 
 
@@ -511,7 +513,9 @@ def test_whatever_is_let_go_of_nobody_misses(steps: list[tuple[str, int]], data:
         if record.seq in cuts:
             kept, past = compacted(known)
             known = [*kept, Record(record.seq, "", AT, Compacted(1, 0, 0, past, ()))]
-    assert answers([record.entry for record in known], whole) == answers(whole, whole)
+    found = answers([record.entry for record in known], whole)
+    assert found == answers(whole, whole)
+    assert found["lines"] == {i: one for i, one in found["history"].items() if i in found["lines"]}
 
 
 def test_the_id_of_a_copy_that_is_the_highest_stays_though_its_run_says_nothing_else() -> None:
