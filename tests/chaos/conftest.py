@@ -48,7 +48,8 @@ def new_place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
     def make(kind: str) -> str:
         if kind == "s3":
             return request.getfixturevalue("s3_server").url(f"lineage-{uuid.uuid4().hex}")
-        (tmp_path / "lineage").mkdir()
-        return f"file://{tmp_path / 'lineage'}"
+        folder = tmp_path / f"lineage-{uuid.uuid4().hex}"
+        folder.mkdir()
+        return f"file://{folder}"
 
     return make

@@ -129,18 +129,18 @@ def _names(lines: Sequence[dict[str, Any]], what: str) -> set[tuple[int, int]]:
 
 def check_race(
     store: ObjectStore, home: Path, lines: Sequence[dict[str, Any]], seconds: float
-) -> None:
+) -> bool:
+    """Check all that happened; whether the drivers met, else it proves nothing."""
     records = LineageLog.open(store).read_records()
     assert [record.seq for record in records] == list(range(1, len(records) + 1))
     entries = [record.entry for record in records]
     check_order(entries)
     check_manifests(store, entries, lines)
     check_what_was_said(entries, lines)
-    # That nothing went wrong proves something only if they met.
-    assert takeovers(entries) >= seconds / 4
-    assert len(_names(lines, "fenced")) >= seconds / 10
-    assert len(_names(lines, "completed")) >= seconds
     check_the_next_driver_cleans_up(store, home / "last")
+    fenced, completed = _names(lines, "fenced"), _names(lines, "completed")
+    fought = takeovers(entries) >= seconds / 4 and len(fenced) >= seconds / 10
+    return fought and len(completed) >= seconds
 
 
 @pytest.mark.parametrize(("kind", "drivers"), [("file", 2), ("s3", 3)])
@@ -148,9 +148,14 @@ def check_race(
 def test_drivers_that_race_for_five_seconds_never_write_after_a_higher_fence(
     processes: Processes, new_place: NewPlace, tmp_path: Path, kind: str, drivers: int
 ) -> None:
-    url = new_place(kind)
-    lines = race(processes, url, tmp_path, drivers, 5)
-    check_race(open_store(url), tmp_path, lines, 5)
+    # On a busy machine five seconds may pass without a meeting.
+    for number in range(6):
+        url, home = new_place(kind), tmp_path / f"race-{number}"
+        home.mkdir()
+        lines = race(processes, url, home, drivers, 5)
+        if check_race(open_store(url), home, lines, 5):
+            return
+    pytest.fail("the drivers never met")
 
 
 @pytest.mark.soak
@@ -162,4 +167,4 @@ def test_drivers_that_race_for_a_minute_never_write_after_a_higher_fence(
 ) -> None:
     url = new_place(kind)
     lines = race(processes, url, tmp_path, drivers, 60)
-    check_race(open_store(url), tmp_path, lines, 60)
+    assert check_race(open_store(url), tmp_path, lines, 60)
