@@ -250,6 +250,8 @@ def s3_pod(image: str, pull_policy: str) -> dict:
     spec = {
         # Else the service's own variables (S3_PORT) are taken for the program's options.
         "enableServiceLinks": False,
+        # What it holds goes with it: nothing needs the half minute in which it ends in order.
+        "terminationGracePeriodSeconds": 1,
         "containers": [
             {
                 "name": "s3",
