@@ -6,6 +6,7 @@ elsewhere reaches its state over the network, so every failure here ends in a wa
 """
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
@@ -22,6 +23,9 @@ _log = logging.getLogger(__name__)
 
 _EXCLUDING = "spark.excludeOnFailure."
 """Settings by which Spark takes executors out of use for a while."""
+
+_HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+):[0-9]+\Z")
+"""The host in an address that has a port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +201,14 @@ class ExecutorWatch:
         for index in range(summaries.size()):
             summary = summaries.apply(index)
             # Excluded are those that failed too often. One that has just registered may be missing
-            # for some milliseconds; then it is listed, and its cores and its address each come with
-            # an event of their own.
+            # for some milliseconds; then it is listed, and its cores and its port each come with an
+            # event of their own: until then the address is its host alone.
             cores, address = int(summary.totalCores()), str(summary.hostPort() or "")
-            if not (cores and address) or str(summary.id()) not in ids:
+            host = _HOST.match(address)
+            if not cores or host is None or str(summary.id()) not in ids:
                 continue
             if not summary.isExcluded():
-                host = address.rpartition(":")[0]
-                found.append(LiveExecutor(str(summary.id()), host, cores))
+                found.append(LiveExecutor(str(summary.id()), host[1], cores))
         return sorted(found, key=lambda executor: _age(executor.id))
 
 

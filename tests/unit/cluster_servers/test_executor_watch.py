@@ -32,7 +32,8 @@ class Spark:
 
     def __init__(self, *ids, local=False, **conf):
         self.ids, self.listed, self.dead = [*ids], [*ids], []
-        self.unaddressed, self.coreless = set(), set()
+        self.unaddressed: dict[str, str | None] = {}
+        self.coreless: set[str] = set()
         self.disconnected = Strings()
         self.local, self.conf, self.lists = local, conf, 0
         self._jsc = SimpleNamespace(sc=lambda: self)
@@ -72,7 +73,7 @@ class Spark:
             id=lambda: name,
             isExcluded=lambda: False,
             isActive=lambda: name in self.listed,
-            hostPort=lambda: None if name in self.unaddressed else f"host-{name}:7079",
+            hostPort=lambda: self.unaddressed.get(name, f"host-{name}:7079"),
             totalCores=lambda: 0 if name in self.coreless else 2,
             removeReason=lambda: SimpleNamespace(
                 isDefined=lambda: True, get=lambda: "gone\nfor good"
@@ -156,13 +157,22 @@ def test_until_all_that_registered_are_listed_it_looks_again(spark):
     assert spark.lists == 3
 
 
-def test_one_that_is_listed_before_its_address_or_its_cores_are_known_is_looked_for_again(spark):
+@pytest.mark.parametrize("early", [None, "host-1", "10.0.0.1", "[fd00::1]"])
+def test_one_that_is_listed_before_its_address_or_its_cores_are_known_is_looked_for_again(
+    spark, early
+):
     # Spark puts an entry together of the events of an executor and of its block manager.
     watch = ExecutorWatch(spark)
-    spark.unaddressed, spark.coreless = {"1"}, {"2"}
+    # Until that of the latter its address is the host, without a port.
+    spark.unaddressed, spark.coreless = {"1": early}, {"2"}
     assert [[e.id for e in watch.live()] for _ in range(2)] == [["0"]] * 2
-    spark.unaddressed, spark.coreless = set(), set()
+    spark.unaddressed, spark.coreless = {}, set()
     assert watch.live() == [LiveExecutor(name, f"host-{name}", 2) for name in "012"]
+
+
+def test_the_host_of_an_address_keeps_its_brackets(spark):
+    spark.unaddressed = {"1": "[fd00::1]:7079"}
+    assert [e.host for e in ExecutorWatch(spark).live()] == ["host-0", "[fd00::1]", "host-2"]
 
 
 def test_where_spark_excludes_executors_for_a_while_it_looks_each_time():
