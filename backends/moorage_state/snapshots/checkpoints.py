@@ -54,7 +54,7 @@ from moorage_state.snapshots.object_keys import (
     pack_size,
 )
 from moorage_state.snapshots.parts import references_of, with_files
-from moorage_state.stores import ObjectStore, in_parallel, not_deleted
+from moorage_state.stores import ObjectStore, in_parallel, not_deleted, put_once
 
 Verify = Literal["manifest", "sizes", "hashes"]
 """How far to look before trusting a checkpoint: its manifest; that every file is there with its
@@ -123,13 +123,11 @@ class CheckpointStore:
         key = manifest_key(manifest.checkpoint_id)
         failpoints.hit("complete.before_manifest")
         try:
-            self._store.put_if_absent(key, data)
+            put_once(self._store, key, data)
         except AlreadyExists:
-            # Our own, where the reply to an earlier put was lost.
-            if self._store.get(key) != data:
-                # A later writer's? Then this one has nothing to go on with.
-                writer.refresh()
-                raise
+            # A later writer's? Then this one has nothing to go on with.
+            writer.refresh()
+            raise
         failpoints.hit("complete.after_manifest")
         entry = Checkpoint(
             manifest.fence,

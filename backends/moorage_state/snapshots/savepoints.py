@@ -39,7 +39,7 @@ from moorage_state.snapshots.manifest import (
     encode_manifest,
     manifest_digest,
 )
-from moorage_state.stores import ObjectStore, check_key, in_parallel, open_store
+from moorage_state.stores import ObjectStore, check_key, in_parallel, open_store, put_once
 
 MANIFEST_KEY = "MANIFEST"
 ATTEMPT_KEY = "ATTEMPT"
@@ -152,12 +152,11 @@ class SavepointStore:
         _check_own(manifest)
         data = encode_manifest(manifest)
         try:
-            self._store.put_if_absent(MANIFEST_KEY, data)
+            put_once(self._store, MANIFEST_KEY, data)
         except AlreadyExists as error:
-            if self._store.get(MANIFEST_KEY) != data:
-                raise SavepointConflict(
-                    f"a savepoint exists in this directory: path={self.url}; choose another name"
-                ) from error
+            raise SavepointConflict(
+                f"a savepoint exists in this directory: path={self.url}; choose another name"
+            ) from error
         return manifest_digest(data)
 
     def load(self, digest: str = "") -> Manifest:

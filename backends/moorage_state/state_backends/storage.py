@@ -24,7 +24,7 @@ from moorage_state.errors import (
     UserError,
 )
 from moorage_state.state_backends.streams import CheckpointOutputStream
-from moorage_state.stores import MemoryStore, ObjectStore, check_key, open_store
+from moorage_state.stores import MemoryStore, ObjectStore, check_key, open_store, put_once
 from moorage_state.stores.addresses import address, child, parent_and_name
 from moorage_state.tuning import MAX_STATE_SIZE_KEY
 
@@ -130,12 +130,11 @@ class CheckpointStorageLocation:
         key = self.prefix + self.metadata
         store = open_store(self.store_url, create=True)
         try:
-            store.put_if_absent(key, document)
+            put_once(store, key, document)
         except AlreadyExists as error:
-            if store.get(key) != document:
-                raise UserError(
-                    f"a snapshot is there already: pointer={self.pointer}; nothing was written over"
-                ) from error
+            raise UserError(
+                f"a snapshot is there already: pointer={self.pointer}; nothing was written over"
+            ) from error
 
     def read_metadata(self) -> bytes:
         """The document.

@@ -13,6 +13,7 @@ from moorage_state.stores.base import ObjectStore as ObjectStore
 from moorage_state.stores.base import check_key as check_key
 from moorage_state.stores.base import delete_all as delete_all
 from moorage_state.stores.base import not_deleted as not_deleted
+from moorage_state.stores.base import put_once as put_once
 from moorage_state.stores.local import LocalStore as LocalStore
 from moorage_state.stores.memory import MemoryStore as MemoryStore
 from moorage_state.stores.retries import Retries as Retries

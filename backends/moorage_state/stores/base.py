@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from moorage_state.errors import (
+    AlreadyExists,
     Bug,
     CorruptState,
     MoorageError,
@@ -149,6 +150,18 @@ def short_object(url: str, key: str, size: int) -> CorruptState:
         path=key,
         advice="it was damaged or replaced: restore an older checkpoint",
     )
+
+
+def put_once(store: "ObjectStore", key: str, data: bytes) -> None:
+    """Create an object, or find it there as it was to be: the answer to an earlier put was lost.
+
+    Raises `AlreadyExists` where another one is there, and as `ObjectStore.put_if_absent`.
+    """
+    try:
+        store.put_if_absent(key, data)
+    except AlreadyExists:
+        if store.get(key) != data:
+            raise
 
 
 def delete_each(delete: Callable[[str], None], keys: Collection[str]) -> dict[str, MoorageError]:
