@@ -71,12 +71,7 @@ def sharing_options(given: str = "") -> list[str]:
     if _CHOSEN in given or _MADE in given or not path.exists():
         return []
     # A JVM that cannot use it says so on its output, as a warning about nothing that matters.
-    return [quoted(f"{_CHOSEN}={path}"), "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
-
-
-def quoted(option: str) -> str:
-    """An option for Java as Spark splits it from others: like a shell, at blanks."""
-    return shlex.quote(option)
+    return [shlex.quote(f"{_CHOSEN}={path}"), "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
 
 def make_archive(path: Path | None = None) -> Path:
@@ -90,7 +85,7 @@ def make_archive(path: Path | None = None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="moorage-classes-") as folder:
         made = Path(folder) / "classes.jsa"
-        _lay_out(Path(folder), f"{quoted(f'{_MADE}={made}')} -Xlog:cds=off")
+        _lay_out(Path(folder), f"{shlex.quote(f'{_MADE}={made}')} -Xlog:cds=off")
         said = _run(Path(folder))
         if not made.exists():
             raise RuntimeError(f"java wrote no archive of its classes: {said[-2000:]}")

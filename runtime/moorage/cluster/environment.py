@@ -7,6 +7,7 @@ by the entry point of a driver in a cluster; with another master by tests.
 import contextlib
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from moorage.class_archive import quoted
 from moorage.cluster.executors import SparkExecutors
 from moorage.cluster.servers import ClusterServers, Patience, ServerPlace
 from moorage.driver.environment import Platform
@@ -118,7 +118,7 @@ def _log_options(settings: JobSettings) -> list[str]:
         return []
     file = files("moorage.cluster").joinpath("log4j2.properties")
     level = settings.spark_conf.get(LOG_LEVEL, "WARN")
-    return [quoted(f"-Dlog4j2.configurationFile={file}"), f"-Dmoorage.log.level={level}"]
+    return [shlex.quote(f"-Dlog4j2.configurationFile={file}"), f"-Dmoorage.log.level={level}"]
 
 
 def _pod_conf(pod: Pod) -> dict[str, str]:

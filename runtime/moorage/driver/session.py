@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 )
 
 from moorage.api.graph import JobGraph
-from moorage.class_archive import quoted, sharing_options
+from moorage.class_archive import sharing_options
 from moorage.driver.environment import SparkNotStarted
 from moorage.driver.java import java_home
 from moorage.driver.settings import JobSettings
@@ -173,12 +173,13 @@ def _local_conf(settings: JobSettings, scratch: Path) -> dict[str, str]:
         "spark.driver.memory": f"{settings.driver_memory_mb}m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # Spark splits them as a shell does.
         "spark.driver.extraJavaOptions": " ".join(
             [
                 *java_options(settings.spark_conf.get("spark.driver.extraJavaOptions", "")),
-                quoted(f"-Dlog4j2.configurationFile={log4j}"),
-                quoted(f"-Dmoorage.log={scratch / 'spark.log'}"),
-                quoted(f"-Djava.io.tmpdir={scratch / 'tmp'}"),
+                shlex.quote(f"-Dlog4j2.configurationFile={log4j}"),
+                shlex.quote(f"-Dmoorage.log={scratch / 'spark.log'}"),
+                shlex.quote(f"-Djava.io.tmpdir={scratch / 'tmp'}"),
                 "-XX:-UsePerfData",
             ]
         ),
