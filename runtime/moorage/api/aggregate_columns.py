@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from moorage.api.aggregates import MOST, Aggregates, Part, fits, merged, overflow
+from moorage.api.aggregates import LOW_BITS, MOST, Aggregates, Part, fits, merged, overflow
 from moorage_state.columnar.arrow import arrow_type
 from moorage_state.types import parse_type
 
@@ -86,6 +86,20 @@ class _Lane:
             return Column(there.astype(np.int64), np.ones(len(there), bool))
         found = self.read(column)
         return found if rows is None else Column(found.values[rows], found.valid[rows])
+
+    def of_added_up(
+        self, table: pa.RecordBatch, counts: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> Column:
+        """The part of each of some rows that stand for as many as `counts` says."""
+        if self.part.op == "rows":
+            return Column(counts[rows], np.ones(len(rows), bool))
+        found = [self.read(table.column(name)) for name in self.part.added_up]
+        values, valid = found[-1].values, found[-1].valid
+        if self.part.op == "sum":
+            values = _joined(found[0].values, values)
+        elif self.part.op == "values":
+            valid = np.ones(len(values), bool)
+        return Column(values[rows], valid[rows])
 
     def reduced(self, column: Column, starts: NDArray[np.int64]) -> Column:
         """Groups of values, which begin at `starts`, as one each."""
@@ -180,6 +194,13 @@ class _Lane:
         return sums.astype(np.int64)
 
 
+def _joined(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[Any]:
+    """Sums of integers of the sums of their halves."""
+    if np.abs(high).max(initial=0) >= 1 << (62 - LOW_BITS):
+        return (high.astype(object) << LOW_BITS) + low
+    return (high << LOW_BITS) + low
+
+
 def _longest(starts: NDArray[np.int64], length: int) -> int:
     """How many values the longest group has."""
     return int(np.diff(starts, append=length).max())
@@ -200,6 +221,17 @@ class AggregateColumns:
             starts: where each group begins.
         """
         return [lane.reduced(lane.of_rows(table, rows), starts) for lane in self._lanes]
+
+    def of_added_up(
+        self,
+        table: pa.RecordBatch,
+        counts: NDArray[np.int64],
+        rows: Any,
+        starts: NDArray[np.int64],
+    ) -> list[Column]:
+        """As `of_rows`, of rows that were added up before: each stands for so many."""
+        mine = np.arange(table.num_rows) if rows is None else rows
+        return [lane.reduced(lane.of_added_up(table, counts, mine), starts) for lane in self._lanes]
 
     def stored(self, column: pa.Array) -> list[Column]:
         """What was kept, of the state's column; a null there has nothing."""

@@ -8,7 +8,7 @@ all give the same. Called by whoever offers `count`, `sum_`, `min_`, `max_` and 
 import decimal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pyspark.sql.types import (
     ArrayType,
@@ -31,6 +31,11 @@ _Op = Literal["rows", "values", "sum", "min", "max"]
 _MOST_DIGITS, _MORE_DIGITS = 38, 10
 MOST = (1 << 63) - 1
 """The greatest sum of integers; the least is one further from 0, as in every long."""
+LOW_BITS = 32
+"""Of an integer that is added up in two halves, those in the low one."""
+_OF_ANY_ORDER = {
+    "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp"
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,25 @@ class Part:
         """How many digits of a decimal are behind the point."""
         return int(self.ddl.rstrip(")").rpartition(",")[2])
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether any rows of it may be put together first, and the result is the same to the bit.
+
+        Sums of floats are another one in another order. Of what has no fixed size Spark has to sort
+        all rows first.
+        """
+        if self.op in {"rows", "values"}:
+            return True
+        return self.ddl == "bigint" if self.op == "sum" else self.ddl in _OF_ANY_ORDER
+
+    @property
+    def added_up(self) -> tuple[str, ...]:
+        """The columns that hold it where rows were added up: of a sum the high and the low half."""
+        if self.op == "rows":
+            return ()
+        names = ("high", "low") if self.op == "sum" else (self.op,)
+        return tuple(f"_m_{name}{self.at}" for name in names)
+
     def of(self, row: Sequence[Any]) -> Any:
         """The part for one row; None where it has no value."""
         if self.op == "rows":
@@ -98,6 +122,23 @@ class Part:
         if self.op == "values":
             return int(value is not None)
         return float(value) if self.as_float and value is not None else value
+
+
+class LocalAggregate(NamedTuple):
+    """How rows may be added up before they travel to where their key's state is.
+
+    Rows of a key are put together if no multiple of `pane_ms`, plus `offset_ms`, lies between their
+    event times; with a `pane_ms` of 0 whatever these are.
+    """
+
+    parts: tuple[Part, ...]
+    pane_ms: int = 0
+    offset_ms: int = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of the sums."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.added_up))
 
 
 def merged(op: _Op, one: Any, other: Any) -> Any:

@@ -69,6 +69,7 @@ class BatchContext:
         starts: where each key's rows begin in the table; they lie together.
         key_index: for each row, the position of its key.
         timestamps: event times of the rows in milliseconds; None where none is declared.
+        counts: for each row how many it stands for; None, as always for functions of yours: itself.
 
     In `on_timers` there are no rows.
     """
@@ -83,6 +84,8 @@ class BatchContext:
         emit: Callable[[OutputTag, Any], None],
         timers: _Timers | None = None,
         now_ms: int = 0,
+        *,
+        counts: NDArray[np.int64] | None = None,
     ) -> None:
         self._timers = timers
         self._now_ms = now_ms
@@ -90,9 +93,10 @@ class BatchContext:
         self._emit = emit
         self._watermark = watermark
         self.starts = starts
-        counts = np.diff(starts, append=rows)
-        self.key_index: NDArray[np.int64] = np.repeat(np.arange(len(starts)), counts)
+        lengths = np.diff(starts, append=rows)
+        self.key_index: NDArray[np.int64] = np.repeat(np.arange(len(starts)), lengths)
         self.timestamps = timestamps
+        self.counts = counts
 
     def current_watermark(self) -> int:
         """The event time up to which the stream is taken to be complete."""

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from moorage.api.aggregate_columns import AggregateColumns, Column
+from moorage.api.aggregates import LocalAggregate
 from moorage.api.functions import OutputTag, RuntimeContext
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction
 from moorage.api.window_operator import (
@@ -113,6 +114,17 @@ class TimeWindows(ByEnd, _Columns):
         self._windows = WindowTimes(windows)
         self.by_end = windows.by_end
         self._late: OutputTag | None = windows.late
+        self._parts = contents.aggregates.parts
+
+    @property
+    def local(self) -> LocalAggregate | None:
+        """How rows may be added up before they come; None where each is needed by itself."""
+        # A late row that still counts gives a result of its own.
+        if self._late is not None or self._windows.lateness or self._windows.pane is None:
+            return None
+        if not all(part.adds_up for part in self._parts):
+            return None
+        return LocalAggregate(self._parts, *self._windows.pane)
 
     def process_batch(
         self, keys: pa.Array, table: pa.RecordBatch, ctx: BatchContext
@@ -122,7 +134,8 @@ class TimeWindows(ByEnd, _Columns):
         times = row_times(table.num_rows, ctx, windows.reach, by_event=windows.by_event)
         late = self._windows.late(times, ctx.current_watermark())
         if late is not None and self._late is None:
-            self.late_rows_dropped += int(late.sum())
+            counts = ctx.counts
+            self.late_rows_dropped += int(late.sum() if counts is None else counts[late].sum())
         elif late is not None and late.any():
             yield self._late, table.filter(pa.array(late))
         for span in self._windows.spans(table.num_rows):
@@ -145,7 +158,7 @@ class TimeWindows(ByEnd, _Columns):
             if over.any():
                 yield self._add_late(keys, table, pairs.where(over), ctx)
                 pairs = pairs.where(~over)
-        self._add(table, pairs, ctx)
+        self._add(table, None if ctx.counts is None else ctx.counts[some], pairs, ctx)
 
     def on_timers(self, keys: pa.Array, timers: DueTimers, ctx: BatchContext) -> Iterator[Any]:
         """Results of windows that end; those that are gone are forgotten."""
@@ -177,12 +190,17 @@ class TimeWindows(ByEnd, _Columns):
         nothing = pa.nulls(len(index), self._columns.type)
         ctx.put_namespaced_values(self.contents, index, starts, ends, column=nothing)
 
-    def _add(self, table: pa.RecordBatch, pairs: Pairs, ctx: BatchContext) -> None:
+    def _add(
+        self, table: pa.RecordBatch, counts: Numbers | None, pairs: Pairs, ctx: BatchContext
+    ) -> None:
         firsts = pairs.firsts()
         if not len(firsts):
             return
         index, starts = pairs.keys[firsts], pairs.starts[firsts]
-        kept = self._columns.of_rows(table, pairs.rows, firsts)
+        if counts is None:
+            kept = self._columns.of_rows(table, pairs.rows, firsts)
+        else:
+            kept = self._columns.of_added_up(table, counts, pairs.rows, firsts)
         ends = starts + self._windows.size
         stored = ctx.get_namespaced_values(self.contents, index, starts, ends)
         if stored.null_count < len(stored):

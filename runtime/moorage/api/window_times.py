@@ -4,6 +4,7 @@ Called by the vectorized operators over such windows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,6 +97,19 @@ class WindowTimes:
         self._offset, self.domain = assigner.offset_ms, assigner.domain
         self.by_event = assigner.domain is TimeDomain.EVENT_TIME
         self.lateness = windows.lateness_ms if self.by_event else 0
+
+    @property
+    def pane(self) -> tuple[int, int] | None:
+        """The length of times that have the same windows, and what is added to its multiples.
+
+        None where times without a window may lie between them; a length of 0: all of an epoch.
+        """
+        if self.size < self._slide:
+            return None
+        if not self.by_event:
+            return 0, 0
+        length = gcd(self.size, self._slide)
+        return length, self._offset % length
 
     def reach(self, time_ms: int) -> tuple[int, int]:
         """See `row_times`."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -155,7 +156,19 @@ def start_session(
         causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
         cause = f" ({causes[-1][:500]})" if causes else ""
         raise SparkNotStarted(f"spark does not start: {what}{cause}; {log}") from exc
+    _write_single_files(spark)
     return spark
+
+
+def _write_single_files(spark: SparkSession) -> None:
+    """Have Hadoop write no checksums beside local files.
+
+    Each is one more file of Spark's log of the query, and one more `chmod` that is started: three
+    in an epoch. What of this log is kept has its checksum in the checkpoint.
+    """
+    jvm: Any = spark._jvm
+    conf = spark._jsc.hadoopConfiguration()
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(conf).setWriteChecksum(False)
 
 
 def end_session(spark: SparkSession) -> None:

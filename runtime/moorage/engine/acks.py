@@ -216,6 +216,13 @@ class EpochOutcome:
         acks = (*self.acks.values(), *self.stateless)
         return sum(a.rows_in for a in acks if a.uid in consumers)
 
+    def operators_with(self, rows: int) -> set[str]:
+        """The operators that had so many rows more than keys."""
+        more: Counter[str] = Counter()
+        for (uid, _), ack in self.acks.items():
+            more[uid] += ack.rows_in - ack.keys
+        return {uid for uid, count in more.items() if count >= rows}
+
     def odd_rows(self) -> dict[str, OddCounts]:
         """What operators did not process, by uid, where there was any."""
         counts: dict[str, OddCounts] = {}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK
 from moorage.engine.columns import INPUT_COLUMN, find_column
-from moorage.engine.rows import time_column
+from moorage.engine.rows import count_rows, time_column
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.errors import UserError
 
@@ -177,7 +177,8 @@ class EventTimes:
             mine = stamps[rows]
             if not clock or not len(mine):
                 continue
-            self.late_rows += int((mine <= self._watermark).sum())
+            if mine.min() <= self._watermark:
+                self.late_rows += count_rows(batch, rows & (stamps <= self._watermark))
             if per:
                 column = find_column(batch, per).filter(pa.array(rows))
                 self._observe_values(clock, per, column, mine)

@@ -5,9 +5,9 @@ result is one lazy DataFrame whose single action runs the whole epoch. Called by
 """
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from moorage.api.aggregates import LocalAggregate
 from moorage.api.declarations import arrow_schema
 from moorage.api.functions import OutputTag
 from moorage.api.graph import Branch, Feed, JobGraph, OperatorNode, SinkNode
@@ -31,6 +32,7 @@ from moorage.api.streams import DataStream
 from moorage.engine.columns import (
     ACK_COLUMN,
     BROADCAST,
+    COUNT_COLUMN,
     GROUP_COLUMN,
     INPUT_COLUMN,
     KIND_COLUMN,
@@ -48,6 +50,7 @@ from moorage.engine.columns import (
 )
 from moorage.engine.event_time import Watermarks, job_clocks
 from moorage.engine.key_group_columns import key_group_column
+from moorage.engine.local_aggregation import LocalAggregation, local_of
 from moorage.engine.placement import Placement
 from moorage.engine.range_access import LeasedRange
 from moorage.engine.subtask import run_subtask, stage_rows
@@ -184,6 +187,7 @@ class EpochPlan:
     ranges: Mapping[str, Sequence[LeasedRange]]
     schemas: Mapping[str, tuple[StateSchema, ...]]
     operator_states: Mapping[str, OperatorStatePlan] = field(default_factory=dict)
+    added_up: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +272,14 @@ class EpochPlanner:
         """Who takes `operator`'s outputs."""
         return self.once((operator.uid, "outlets"), lambda: outlets_of(self.graph, operator))
 
-    def subtask_plan(self, spec: EpochPlan, operator: OperatorNode) -> SubtaskPlan:
-        """What the subtasks of `operator` are told; asks nothing of Spark."""
+    def subtask_plan(
+        self, spec: EpochPlan, operator: OperatorNode, *, added_up: bool = False
+    ) -> SubtaskPlan:
+        """What the subtasks of `operator` are told; asks nothing of Spark.
+
+        Args:
+            added_up: its rows were, before they travelled.
+        """
         outlets, clocks, upstreams = self.outlets(operator), self.clocks, self._upstreams(operator)
         watermark = spec.watermarks.of(operator.uid)
         before = spec.watermarks.before(operator.uid)
@@ -281,7 +291,7 @@ class EpochPlanner:
             parallelism=self.parallelism,
             max_parallelism=self.max_parallelism,
             function=operator.function,
-            columns=columns_of(operator),
+            columns=_added_columns(operator) if added_up else columns_of(operator),
             key_columns=operator.key_columns,
             key_types=operator.key_types,
             output=arrow_schema(operator.output),
@@ -368,25 +378,27 @@ class _Build:
             self._persisted.append(self._batch)
 
     def _operator(self, operator: OperatorNode) -> DataFrame:
-        parts = [self._fed(operator, index) for index in range(len(operator.feeds))]
+        added = self._added_up(operator)
+        parts = added or [self._fed(operator, index) for index in range(len(operator.feeds))]
         rows = reduce(_union, parts)
         if operator.broadcast is not None:
             rows = rows.unionByName(
                 self._to_all(operator.broadcast.stream.branches), allowMissingColumns=True
             )
-        starts = self._p.once((operator.uid, "starts"), lambda: self._starts(rows.schema))
-        order = self._p.once((operator.uid, "order"), lambda: _order(operator, rows.columns))
+        form = "rows" if added is None else "added-up"
+        starts = self._p.once((operator.uid, "starts", form), lambda: self._starts(rows.schema))
+        order = self._p.once((operator.uid, "order", form), lambda: _order(operator, rows.columns))
         placed = self._p.placement.place(rows.unionByName(starts), self._p.parallelism)
         ordered = placed.sortWithinPartitions(*order).drop(_HASH, SOURCE_ORDER, TARGET_COLUMN)
-        output = self._run(operator, ordered)
+        output = self._run(operator, ordered, added_up=added is not None)
         if len(self._p.outlets(operator).consumers) > 1:
             output = output.persist()
             self._persisted.append(output)
         self._outputs[operator.uid] = output
         return output
 
-    def _run(self, operator: OperatorNode, ordered: DataFrame) -> DataFrame:
-        plan = self._p.subtask_plan(self._spec, operator)
+    def _run(self, operator: OperatorNode, ordered: DataFrame, *, added_up: bool) -> DataFrame:
+        plan = self._p.subtask_plan(self._spec, operator, added_up=added_up)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return run_subtask(plan, batches)
@@ -428,6 +440,44 @@ class _Build:
         return [
             *_row_columns(operator, feed, schema.names),
             *columns,
+            *_input_column(operator, index),
+        ]
+
+    def _added_up(self, operator: OperatorNode) -> list[DataFrame] | None:
+        """The rows of all feeds, added up; None where they cannot be, or it would not help."""
+        # With the backend batch the first epoch has all rows, and nothing is known of it.
+        wanted = self._p.batch or operator.uid in self._spec.added_up
+        local = local_of(operator) if wanted and self._batch is not None else None
+        if local is None:
+            return None
+        watermark, found = self._spec.watermarks.of(operator.uid), []
+        for index, feed in enumerate(operator.feeds):
+            assert isinstance(feed.source, Branch)  # noqa: S101 - for mypy: `local_of` has looked
+            rows, key = feed.source.apply(self._input(feed.source)), (operator.uid, str(index))
+            make = partial(self._local_aggregation, operator, feed, local, rows.schema)
+            added = self._p.once((*key, "local"), make).added_up(rows, watermark)
+            if added is None:
+                return None
+            columns = partial(self._added_columns, operator, index, feed)
+            found.append(added.select(*self._p.once((*key, "added"), columns)))
+        return found
+
+    def _local_aggregation(
+        self, operator: OperatorNode, feed: Feed, local: LocalAggregate, schema: StructType
+    ) -> LocalAggregation:
+        time = _event_time(schema, feed.event_time) if is_timed(operator) else None
+        return LocalAggregation(_counted_by(operator), time, local)
+
+    def _added_columns(self, operator: OperatorNode, index: int, feed: Feed) -> list[Column]:
+        group, digest = self._key_group(operator, feed)
+        return [
+            *(sf.col(f"`{name}`") for name in _added_columns(operator)),
+            sf.col(COUNT_COLUMN),
+            sf.lit(ROW).cast("tinyint").alias(KIND_COLUMN),
+            group.alias(GROUP_COLUMN),
+            digest.alias(_HASH),
+            self._owner(group).alias(TARGET_COLUMN),
+            *([sf.col(TIME_COLUMN)] if is_timed(operator) else []),
             *_input_column(operator, index),
         ]
 
@@ -524,6 +574,18 @@ def columns_of(operator: OperatorNode) -> tuple[str, ...]:
         return (*operator.key_columns, stream_column(0), stream_column(1))
     names, reads = tuple(operator.upstream.schema.names), operator.reads
     return names if reads is None else tuple(name for name in names if name in reads)
+
+
+def _counted_by(operator: OperatorNode) -> tuple[str, ...]:
+    """The columns of the key, and those by whose values event time counts."""
+    per = (branch.per for branch in operator.upstream.branches if branch.per)
+    return tuple(dict.fromkeys((*operator.key_columns, *per)))
+
+
+def _added_columns(operator: OperatorNode) -> tuple[str, ...]:
+    """As `columns_of`, of rows that were added up."""
+    local = local_of(operator)
+    return (*_counted_by(operator), *(local.columns if local else ()))
 
 
 def is_timed(operator: OperatorNode) -> bool:

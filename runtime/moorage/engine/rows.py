@@ -14,7 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from moorage.engine.columns import GROUP_COLUMN, INPUT_COLUMN, TIME_COLUMN, stream_column
+from moorage.engine.columns import (
+    COUNT_COLUMN,
+    GROUP_COLUMN,
+    INPUT_COLUMN,
+    TIME_COLUMN,
+    stream_column,
+)
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.keys import KeyCodec
 
@@ -181,6 +187,22 @@ def time_column(batch: pa.RecordBatch) -> pa.Array | None:
     return None if column.null_count == len(column) else column
 
 
+def counts_of(batch: pa.RecordBatch) -> NDArray[np.int64] | None:
+    """For each row how many it stands for; None where each stands for itself."""
+    if COUNT_COLUMN not in batch.schema.names:
+        return None
+    counts: NDArray[np.int64] = batch.column(COUNT_COLUMN).to_numpy()
+    return counts
+
+
+def count_rows(batch: pa.RecordBatch, which: NDArray[np.bool_] | None = None) -> int:
+    """How many rows there are, or how many of those that a mask picks."""
+    counts = counts_of(batch)
+    if counts is None:
+        return int(batch.num_rows if which is None else which.sum())
+    return int(counts.sum() if which is None else counts[which].sum())
+
+
 def times_of(batch: pa.RecordBatch) -> list[int | None] | None:
     """Event times of the rows in milliseconds; None where no row has one."""
     column = time_column(batch)
@@ -217,7 +239,7 @@ class RowFilter:
         if (missing := missing_times(batch, self._plan.time_columns)) is not None:
             self._note_bad_time(batch, int(missing.argmax()))
             rows, batch = _split(batch, missing)
-            self.bad_times += rows.num_rows
+            self.bad_times += count_rows(rows)
             aside.append((self._plan.bad_times_to, rows))
         return batch, aside
 
@@ -231,11 +253,12 @@ class RowFilter:
         return null
 
     def _count_null_keys(self, rows: pa.RecordBatch) -> None:
-        feeds, counts = [0], [rows.num_rows]
+        feeds, counts = [0], [count_rows(rows)]
         # Beside a broadcast union the column is there, and null in rows of a single stream.
         if len(self._plan.time_columns) > 1:
-            found = np.unique(rows.column(INPUT_COLUMN).to_numpy(), return_counts=True)
-            feeds, counts = (each.tolist() for each in found)
+            inputs = rows.column(INPUT_COLUMN).to_numpy()
+            feeds = np.unique(inputs).tolist()
+            counts = [count_rows(rows, inputs == feed) for feed in feeds]
         for feed, count in zip(feeds, counts, strict=True):
             self.null_feeds[feed] = self.null_feeds.get(feed, 0) + count
 
@@ -282,4 +305,4 @@ def _null_rows(batch: pa.RecordBatch, plan: SubtaskPlan) -> int:
     null = np.ones(batch.num_rows, dtype=bool)
     for column in columns:
         null &= column.is_null().to_numpy(zero_copy_only=False)
-    return int(null.sum())
+    return count_rows(batch, null)

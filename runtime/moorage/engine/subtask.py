@@ -47,7 +47,7 @@ from moorage.engine.kept_functions import close, give_back, take
 from moorage.engine.key_loop import KeyLoop
 from moorage.engine.outputs import OutputBuffer, SubtaskOutput
 from moorage.engine.range_access import BoundRange, Connect, connect_to
-from moorage.engine.rows import RowFilter
+from moorage.engine.rows import RowFilter, count_rows
 from moorage.engine.subtask_operator_state import SubtaskOperatorState
 from moorage.engine.subtask_plan import NEVER, UNKNOWN, SubtaskPlan
 from moorage.engine.task_failures import SubtaskFailure, failure_in
@@ -306,7 +306,7 @@ class _Subtask:
 
     def _new_rows(self, batch: pa.RecordBatch) -> int:
         """How many rows are of inputs; where there are none, how many there are."""
-        every: int = batch.num_rows
+        every = count_rows(batch)
         sent = [up.feed for up in self._plan.upstreams if up.feed is not None]
         if not sent or len(sent) == len(self._plan.time_columns):
             return every

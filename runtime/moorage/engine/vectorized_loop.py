@@ -19,7 +19,7 @@ from moorage.engine.chunk_timers import KINDS, ChunkTimers
 from moorage.engine.columns import stream_column
 from moorage.engine.outputs import SubtaskOutput, is_pair
 from moorage.engine.range_access import BoundRange
-from moorage.engine.rows import Chunk, chunk_of, time_column
+from moorage.engine.rows import Chunk, chunk_of, counts_of, time_column
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage.engine.timers import Firing
 from moorage_state.checks import StateTypeError
@@ -136,9 +136,8 @@ class VectorizedLoop:
 
     def _call(self, keys: pa.Array, chunk: Chunk) -> Any:
         rows = chunk.rows
-        context = self._context(
-            np.array(chunk.starts, np.int64), rows.num_rows, time_column(rows), self._watermark
-        )
+        starts, times = np.array(chunk.starts, np.int64), time_column(rows)
+        context = self._context(starts, rows.num_rows, times, self._watermark, counts_of(rows))
         return self._function.process_batch(keys, self._table(rows), context)
 
     def _table(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -150,7 +149,12 @@ class VectorizedLoop:
         return pa.RecordBatch.from_arrays(sides, names=list(SIDES))
 
     def _context(
-        self, starts: NDArray[np.int64], rows: int, times: pa.Array | None, watermark: int
+        self,
+        starts: NDArray[np.int64],
+        rows: int,
+        times: pa.Array | None,
+        watermark: int,
+        counts: NDArray[np.int64] | None = None,
     ) -> BatchContext:
         return BatchContext(
             self._states,
@@ -161,6 +165,7 @@ class VectorizedLoop:
             self._sending.emit_table,
             self._timers,
             self._plan.now_ms,
+            counts=counts,
         )
 
     def _fire(

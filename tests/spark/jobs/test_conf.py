@@ -1,6 +1,7 @@
 """What settings do to Spark: secrets stand on no command line, and epochs start no processes."""
 
 import os
+import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,11 +69,17 @@ def stream_some_batches():
     spark.stop()
 
 
-def test_no_epoch_starts_readlink(tmp_path, fresh_process):
-    """By its own choice Spark does, 24 times: a fifth of what an epoch of few rows costs."""
+def test_an_epoch_starts_no_more_programs_than_it_writes_files(tmp_path, fresh_process):
+    """By its own choice Spark starts `readlink` 24 times, and `chmod` twice for each file."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "readlink").write_text(f"#!/bin/sh\ntouch {tmp_path}/was-started\n")
-    (tmp_path / "bin" / "readlink").chmod(0o755)
+    for name in ("readlink", "chmod"):
+        script = f'#!/bin/sh\necho "$*" >> {tmp_path}/{name}\nexec {shutil.which(name)} "$@"\n'
+        (tmp_path / "bin" / name).write_text(script)
+        (tmp_path / "bin" / name).chmod(0o755)
     environment = {"TMPDIR": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
     fresh_process(stream_some_batches, environment=environment)
-    assert not (tmp_path / "was-started").exists()
+    assert not (tmp_path / "readlink").exists()
+    changed = [Path(line.split()[-1]) for line in (tmp_path / "chmod").read_text().splitlines()]
+    logged = [path for path in changed if path.parent.name in {"offsets", "commits"}]
+    # Of each batch one file is written in either, under another name at first.
+    assert 0 < len(logged) <= 2 * (1 + len(list((tmp_path / "log" / "offsets").glob("[0-9]*"))))
