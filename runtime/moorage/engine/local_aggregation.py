@@ -31,6 +31,18 @@ def local_of(operator: OperatorNode) -> LocalAggregate | None:
     return None if any(feed.branch is None for feed in operator.feeds) else function.local
 
 
+def counted_by(operator: OperatorNode) -> tuple[str, ...]:
+    """The columns of the key, and those by whose values event time counts."""
+    per = (branch.per for branch in operator.upstream.branches if branch.per)
+    return tuple(dict.fromkeys((*operator.key_columns, *per)))
+
+
+def added_columns(operator: OperatorNode) -> tuple[str, ...]:
+    """The columns that rows have which were added up, beside the engine's own."""
+    local = local_of(operator)
+    return (*counted_by(operator), *(local.columns if local else ()))
+
+
 class LocalAggregation:
     """How the rows of one feed are added up: what is the same in each epoch, made once.
 

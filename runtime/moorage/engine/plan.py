@@ -5,7 +5,7 @@ result is one lazy DataFrame whose single action runs the whole epoch. Called by
 """
 
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import and_
@@ -50,7 +50,12 @@ from moorage.engine.columns import (
 )
 from moorage.engine.event_time import Watermarks, job_clocks
 from moorage.engine.key_group_columns import key_group_column
-from moorage.engine.local_aggregation import LocalAggregation, local_of
+from moorage.engine.local_aggregation import (
+    LocalAggregation,
+    added_columns,
+    counted_by,
+    local_of,
+)
 from moorage.engine.placement import Placement
 from moorage.engine.range_access import LeasedRange
 from moorage.engine.subtask import run_subtask, stage_rows
@@ -291,7 +296,7 @@ class EpochPlanner:
             parallelism=self.parallelism,
             max_parallelism=self.max_parallelism,
             function=operator.function,
-            columns=_added_columns(operator) if added_up else columns_of(operator),
+            columns=added_columns(operator) if added_up else columns_of(operator),
             key_columns=operator.key_columns,
             key_types=operator.key_types,
             output=arrow_schema(operator.output),
@@ -414,6 +419,7 @@ class _Build:
     def _fed(self, operator: OperatorNode, index: int) -> DataFrame:
         """The rows of one feed."""
         feed, key = operator.feeds[index], (operator.uid, "feed", str(index))
+        make: Callable[[OperatorNode, int, Feed, StructType], list[Column]]
         if isinstance(feed.source, Branch):
             rows = feed.source.apply(self._input(feed.source))
             make = self._branch_columns
@@ -423,22 +429,31 @@ class _Build:
         return rows.select(*self._p.once(key, lambda: make(operator, index, feed, rows.schema)))
 
     def _branch_columns(
-        self, operator: OperatorNode, index: int, feed: Feed, schema: StructType
+        self,
+        operator: OperatorNode,
+        index: int,
+        feed: Feed,
+        schema: StructType,
+        *,
+        added: bool = False,
     ) -> list[Column]:
         group, digest = self._key_group(operator, feed)
         columns = [
             sf.lit(ROW).cast("tinyint").alias(KIND_COLUMN),
             group.alias(GROUP_COLUMN),
             digest.alias(_HASH),
-            sf.monotonically_increasing_id().alias(SOURCE_ORDER),
+            # The order of rows that were added up is that of none of them.
+            *([] if added else [sf.monotonically_increasing_id().alias(SOURCE_ORDER)]),
             self._owner(group).alias(TARGET_COLUMN),
         ]
         # Columns that this operator has no use for are left out: they would cost as much as the
         # user's own on their way through shuffle, sort and Arrow.
         if is_timed(operator):
-            columns.append(_event_time(schema, feed.event_time).alias(TIME_COLUMN))
+            time = sf.col(TIME_COLUMN) if added else _event_time(schema, feed.event_time)
+            columns.append(time.alias(TIME_COLUMN))
+        names = (*added_columns(operator), COUNT_COLUMN)
         return [
-            *_row_columns(operator, feed, schema.names),
+            *(_named(names) if added else _row_columns(operator, feed, schema.names)),
             *columns,
             *_input_column(operator, index),
         ]
@@ -450,36 +465,17 @@ class _Build:
         local = local_of(operator) if wanted and self._batch is not None else None
         if local is None:
             return None
-        watermark, found = self._spec.watermarks.of(operator.uid), []
+        once, watermark, found = self._p.once, self._spec.watermarks.of(operator.uid), []
         for index, feed in enumerate(operator.feeds):
             assert isinstance(feed.source, Branch)  # noqa: S101 - for mypy: `local_of` has looked
             rows, key = feed.source.apply(self._input(feed.source)), (operator.uid, str(index))
-            make = partial(self._local_aggregation, operator, feed, local, rows.schema)
-            added = self._p.once((*key, "local"), make).added_up(rows, watermark)
+            how = partial(_local_aggregation, operator, feed, local, rows.schema)
+            added = once((*key, "local"), how).added_up(rows, watermark)
             if added is None:
                 return None
-            columns = partial(self._added_columns, operator, index, feed)
-            found.append(added.select(*self._p.once((*key, "added"), columns)))
+            make = partial(self._branch_columns, operator, index, feed, rows.schema, added=True)
+            found.append(added.select(*once((*key, "added"), make)))
         return found
-
-    def _local_aggregation(
-        self, operator: OperatorNode, feed: Feed, local: LocalAggregate, schema: StructType
-    ) -> LocalAggregation:
-        time = _event_time(schema, feed.event_time) if is_timed(operator) else None
-        return LocalAggregation(_counted_by(operator), time, local)
-
-    def _added_columns(self, operator: OperatorNode, index: int, feed: Feed) -> list[Column]:
-        group, digest = self._key_group(operator, feed)
-        return [
-            *(sf.col(f"`{name}`") for name in _added_columns(operator)),
-            sf.col(COUNT_COLUMN),
-            sf.lit(ROW).cast("tinyint").alias(KIND_COLUMN),
-            group.alias(GROUP_COLUMN),
-            digest.alias(_HASH),
-            self._owner(group).alias(TARGET_COLUMN),
-            *([sf.col(TIME_COLUMN)] if is_timed(operator) else []),
-            *_input_column(operator, index),
-        ]
 
     def _to_all(self, branches: Sequence[Branch]) -> DataFrame:
         """The rows of a broadcast stream, once for each subtask."""
@@ -576,16 +572,11 @@ def columns_of(operator: OperatorNode) -> tuple[str, ...]:
     return names if reads is None else tuple(name for name in names if name in reads)
 
 
-def _counted_by(operator: OperatorNode) -> tuple[str, ...]:
-    """The columns of the key, and those by whose values event time counts."""
-    per = (branch.per for branch in operator.upstream.branches if branch.per)
-    return tuple(dict.fromkeys((*operator.key_columns, *per)))
-
-
-def _added_columns(operator: OperatorNode) -> tuple[str, ...]:
-    """As `columns_of`, of rows that were added up."""
-    local = local_of(operator)
-    return (*_counted_by(operator), *(local.columns if local else ()))
+def _local_aggregation(
+    operator: OperatorNode, feed: Feed, local: LocalAggregate, schema: StructType
+) -> LocalAggregation:
+    time = _event_time(schema, feed.event_time) if is_timed(operator) else None
+    return LocalAggregation(counted_by(operator), time, local)
 
 
 def is_timed(operator: OperatorNode) -> bool:
@@ -612,11 +603,15 @@ def _union(one: DataFrame, other: DataFrame) -> DataFrame:
 def _row_columns(operator: OperatorNode, feed: Feed, names: Sequence[str]) -> list[Column]:
     """A stream's columns; of one of two its key under one name, and its rows as structs."""
     if operator.second is None:
-        return [sf.col(f"`{name}`") for name in columns_of(operator)]
+        return _named(columns_of(operator))
     columns = [sf.col(f"`{name}`") for name in names]
     pairs = zip(feed.keyed.columns, operator.key_columns, strict=True)
     keys = [sf.col(f"`{mine}`").alias(name) for mine, name in pairs]
     return [*keys, sf.struct(*columns).alias(stream_column(feed.side))]
+
+
+def _named(names: Iterable[str]) -> list[Column]:
+    return [sf.col(f"`{name}`") for name in names]
 
 
 def _input_column(operator: OperatorNode, index: int) -> list[Column]:
