@@ -213,7 +213,9 @@ class StreamRun:
                     self._tick_when_idle()
                 if self._ends_at_once():
                     return self._handler.ended_at_once()
-                if self._failure is None and self._handler.stopped():
+                if self._failure is not None:
+                    break  # what follows asks lost hosts once more, and those answer late
+                if self._handler.stopped():
                     self._halted = True
                     return RunOutcome.STOPPED
                 if self._handler.may_rescale() and self._ended_for_another():

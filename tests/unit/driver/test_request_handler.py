@@ -333,6 +333,14 @@ def test_between_two_epochs_a_lost_executor_is_not_left_for_the_next_one_to_find
     assert running.query.stopped
 
 
+def test_a_run_that_lost_an_executor_asks_no_more_whether_subtasks_should_move(running):
+    """Whether a lost one is gone is asked of itself, and a host without an address answers late."""
+    running.run._c.fleet.refuse_lost = raises(ExecutorLost("executor=1"))
+    running.run._c.fleet.wants_to_move = lambda **_: pytest.fail("asked")
+    with pytest.raises(ExecutorLost, match="executor=1"):
+        running.drive()
+
+
 def test_a_lost_executor_does_not_hide_what_ended_the_run_before(running):
     running.run._c.fleet.refuse_lost = lambda: running.run._failure or pytest.fail("not asked")
     running.checkpoints.poll = raises(Fenced("another writer"))
