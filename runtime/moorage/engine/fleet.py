@@ -10,7 +10,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -611,12 +610,16 @@ class RangeFleet:
 
     def _close_gone(self) -> None:
         """Close the connections to servers whose hosts are gone: whoever waits for one is freed."""
-        gone: frozenset[int] = frozenset()
-        with suppress(MoorageError):  # who cannot be asked for them is found out by the others
-            gone = self._servers.gone()
+        gone = self._gone()
         for index in gone & set(self._clients):
             self._clients.pop(index).close()
         self._uploads.close_gone(gone)
+
+    def _gone(self) -> frozenset[int]:
+        try:
+            return self._servers.gone()
+        except MoorageError:
+            return frozenset()  # that nobody can be asked for them is found out by the others
 
     def _release(self, items: Iterable[_Range]) -> None:
         # One that cannot be closed well keeps no other open.
@@ -637,9 +640,10 @@ class RangeFleet:
 
     def _asked(self, calls: Mapping[int, list[Call]]) -> dict[int, Answer]:
         """Make calls whose failure is no error here; who takes too long is not waited for."""
-        clients = dict(self._clients)
-        # Who needs a server that did not answer finds out if it is there.
-        asked = {index: (clients[index], calls[index]) for index in calls if index in clients}
+        # Who needs a server that was not asked, or did not answer, finds out if it is there.
+        clients, gone = dict(self._clients), self._gone()
+        there = [index for index in calls if index in clients and index not in gone]
+        asked = {index: (clients[index], calls[index]) for index in there}
         return self._exchange(asked, seconds=self._answer_seconds, keep_going=True)
 
     def _open_call(self, item: _Range) -> Call:

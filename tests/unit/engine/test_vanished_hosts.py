@@ -137,6 +137,13 @@ def test_a_look_and_a_notice_take_one_patience_for_all_hosts_together(hosts, fle
     assert seconds(lambda: fleet.aborted(1)) < PATIENCE, "who did not answer is not asked again"
 
 
+@pytest.mark.parametrize("failed", [True, False])
+def test_how_a_checkpoint_ends_is_told_to_no_host_that_is_gone(hosts, fleet, failed):
+    """The run hears of the checkpoint before it ends: its connections are still there."""
+    hosts.vanish(told=True)
+    assert seconds(lambda: fleet.aborted(1) if failed else fleet.complete(1, 0, {})) < PATIENCE
+
+
 def test_an_upload_that_fails_on_one_host_does_not_wait_for_the_others(hosts, fleet):
     fleet.snapshot(1)
     with ThreadPoolExecutor(1) as pool:
