@@ -5,6 +5,7 @@ with what a clock without gaps must give.
 """
 
 import time
+from datetime import datetime, timedelta
 
 import pytest
 from kubernetes.client.exceptions import ApiException
@@ -25,6 +26,36 @@ def an_executor(ticker):
     pods = ticker.namespace.pods("executor")
     assert pods, "there are no executors"
     return pods[0]["metadata"]["name"]
+
+
+FEWER = "going on with fewer executors"
+HEARD_OF = timedelta(seconds=15)
+"""From when an executor's pod is ready until the driver knows of it, at most."""
+
+
+def ready_since(pod):
+    """Since when a pod is ready; None for one that is not."""
+    conditions = {c["type"]: c for c in pod.get("status", {}).get("conditions") or []}
+    ready = conditions.get("Ready", {})
+    since = str(ready.get("lastTransitionTime"))
+    return datetime.fromisoformat(since) if ready.get("status") == "True" else None
+
+
+def went_on_without_one_that_was_there(ticker):
+    """What the driver said of too few executors when the pods of all were ready for a while."""
+    wanted = ticker.namespace.job()["spec"]["executor"]["instances"]
+
+    def ready():
+        times = [ready_since(pod) for pod in ticker.namespace.pods("executor")]
+        return [since for since in times if since is not None]
+
+    wait_until(lambda: len(ready()) == wanted, 300, f"{wanted} executors are ready")
+    after = max(ready()) + HEARD_OF
+    name = ticker.driver["metadata"]["name"]
+    lines = ticker.namespace.log(name, container="driver", timestamps=True).splitlines()
+    # Stamps have more digits than a time holds.
+    told = [(datetime.fromisoformat(f"{s[:19]}+00:00"), s) for s in lines if FEWER in s]
+    return [line for at, line in told if at > after]
 
 
 def test_a_job_is_ready_and_completes_checkpoints(ticker):
@@ -66,6 +97,7 @@ def test_what_is_killed_in_an_executor_comes_back_and_nothing_is_lost(ticker, wh
     container, command = KILLS[what]
     ticker.namespace.run_in(an_executor(ticker), container, "sh", "-c", command)
     ticker.wait_checkpoints(2, seconds=420)
+    assert not went_on_without_one_that_was_there(ticker)
     ticker.audit()
 
 
@@ -73,6 +105,7 @@ def test_what_is_killed_in_an_executor_comes_back_and_nothing_is_lost(ticker, wh
 def test_a_deleted_executor_pod_is_replaced_and_nothing_is_lost(ticker):
     ticker.namespace.delete("Pod", an_executor(ticker), "v1", grace_period_seconds=0)
     ticker.wait_checkpoints(2, seconds=420)
+    assert not went_on_without_one_that_was_there(ticker)
     ticker.audit()
 
 
