@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from moorage_testing.engine import Collect, input_stream, rows_of
+from pyspark.sql import functions as sf
 
 from moorage import Session, Sliding, Tumbling, avg, count, max_, min_, sum_
-from moorage.engine import epoch as epochs
+from moorage.engine import local_aggregation
 from moorage.engine.local_aggregation import LocalAggregation
 from moorage_state.errors import UserError
 
@@ -65,7 +66,7 @@ class Told:
 @pytest.fixture
 def added(monkeypatch):
     """How often rows were added up; every operator that can does it from its second epoch on."""
-    monkeypatch.setattr(epochs, "ROWS_TO_SAVE", 0)
+    monkeypatch.setattr(local_aggregation, "ROWS_TO_SAVE", 0)
     done = []
     inner = LocalAggregation.added_up
 
@@ -93,7 +94,7 @@ def told(engine, frames_of_epochs) -> Told:
                 outcome.late_rows_dropped,
                 outcome.max_event_time,
                 outcome.value_times,
-                [(o.null_feeds, o.bad_times) for o in outcome.odd_rows().values()],
+                [(o.null_feeds, o.null_rows, o.bad_times) for o in outcome.odd_rows().values()],
                 engine.runner.watermarks.to_json(),
             )
         )
@@ -103,7 +104,7 @@ def told(engine, frames_of_epochs) -> Told:
 def both_ways(monkeypatch, start, build, frames) -> tuple[Told, Told]:
     """The same epochs in two phases and in one."""
     two = told(start(build, parallelism=3), frames)
-    monkeypatch.setattr(epochs, "ROWS_TO_SAVE", 1 << 60)
+    monkeypatch.setattr(local_aggregation, "ROWS_TO_SAVE", 1 << 60)
     return two, told(start(build, parallelism=3), frames)
 
 
@@ -133,6 +134,8 @@ def test_what_comes_out_and_what_is_counted_is_the_same(
     for number in range(4):
         rows = some_rows(number, max(0, 10_000 * number - 15_000), 10_000 * (number + 1))
         rows += [(None, 1, 5, 7, None, None, None, None), ("u1", 2, None, 7, 1.0, True, None, 3)]
+        # Two lines that Spark could not read, beside a row without key and time that it could.
+        rows += [(None,) * 8, (None,) * 8, (None, None, None, 7, None, None, None, None)]
         frames.append([spark.createDataFrame(rows, ROWS).repartition(4)])
     two, one = both_ways(monkeypatch, start, build, frames)
     assert added == [True] * 3
@@ -202,6 +205,29 @@ def test_rows_that_lie_by_key_already_come_one_by_one(spark, start, added, monke
     assert (two.sent, two.counted) == (one.sent, one.counted)
 
 
+def test_the_aggregation_of_a_table_is_not_taken_for_that_of_the_stream(
+    spark, start, added, monkeypatch
+):
+    users = [(f"u{number % 9}", number) for number in range(2000)]
+    table = spark.createDataFrame(users, "user string, x int").groupBy("user")
+    # Its half has as many columns as ours.
+    table = table.agg(sf.count("*").alias("many"), sf.max("x").alias("x")).where(
+        "many > 2 and x > 0"
+    )
+
+    def build(env):
+        rows = input_stream(env, "rows", ROWS)
+        joined = rows.transform(lambda frame: table.hint("merge").join(frame, "user"))
+        keyed = joined.key_by("user").window(Tumbling("1d", time="processing"))
+        keyed.aggregate(uid="w", n=count()).sink_to(Collect(), uid="out")
+
+    frames = [[spark.createDataFrame(some_rows(n, 0, 30_000), ROWS).repartition(2)] for n in (1, 2)]
+    two, one = both_ways(monkeypatch, start, build, frames)
+    assert added == [False]
+    assert [counted[0] for counted in two.counted] == [300, 300, 0]
+    assert two.counted == one.counted
+
+
 def test_a_time_that_no_window_can_have_is_told(spark, start, added):
     def build(env):
         rows = input_stream(env, "rows", ROWS).with_event_time("at")
@@ -233,25 +259,6 @@ def test_a_sum_that_does_not_fit_is_told_as_of_rows(spark, start, added):
     with pytest.raises(UserError, match="does not fit 64 bits: column=v"):
         engine.epoch(rows_with(MOST, MOST))
     assert added == [True, True]
-
-
-def test_few_rows_are_not_worth_it(spark, start, monkeypatch):
-    done = []
-    monkeypatch.setattr(LocalAggregation, "added_up", lambda *_: done.append(1))
-    monkeypatch.setattr(epochs, "ROWS_TO_SAVE", 292)
-
-    def build(env):
-        rows = input_stream(env, "rows", ROWS).with_event_time("at")
-        rows.key_by("user").window(Tumbling("10s")).aggregate(uid="w", n=count())
-
-    engine = start(build)
-    for _ in range(2):
-        engine.epoch(spark.createDataFrame(some_rows(1, 0, 9), ROWS))
-    assert done == []
-    monkeypatch.setattr(epochs, "ROWS_TO_SAVE", 291)
-    for _ in range(2):
-        engine.epoch(spark.createDataFrame(some_rows(1, 0, 9), ROWS))
-    assert done == [1]
 
 
 def test_no_code_is_made_anew_for_another_watermark(spark, start, added):

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from moorage.api import streams
-from moorage.api.declarations import parse_duration
+from moorage.api.declarations import check_per, parse_duration
 from moorage.api.file_sink import FileSink
 from moorage.api.functions import KeyedProcessFunction
 from moorage.api.streams import DataStream, StreamEnvironment
@@ -388,6 +388,9 @@ def test_event_time_counts_by_no_other_column(clicks):
         clicks.with_event_time("at", per="x")
     with refused("a column of text or integers, .* per=at type=timestamp; cast it to a string"):
         clicks.with_event_time("n", per="at")
+    collated = StructType([StructField("part", StringType("UTF8_LCASE"))])
+    with refused("per=part type=string collate UTF8_LCASE; cast it to a string"):
+        check_per(collated, "part")
     timed = clicks.with_event_time("at", per="n")
     with refused("counts by a column that the stream must keep: per='n'"):
         timed.transform(lambda f: f.without("n"))

@@ -96,7 +96,7 @@ class _Lane:
         found = [self.read(table.column(name)) for name in self.part.added_up]
         values, valid = found[-1].values, found[-1].valid
         if self.part.op == "sum":
-            values = _joined(found[0].values, values)
+            values = whole_of(found[0].values, values)
         elif self.part.op == "values":
             valid = np.ones(len(values), bool)
         return Column(values[rows], valid[rows])
@@ -194,7 +194,7 @@ class _Lane:
         return sums.astype(np.int64)
 
 
-def _joined(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[Any]:
+def whole_of(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[Any]:
     """Sums of integers of the sums of their halves."""
     if np.abs(high).max(initial=0) >= 1 << (62 - LOW_BITS):
         return (high.astype(object) << LOW_BITS) + low

@@ -255,7 +255,9 @@ def check_per(schema: StructType, column: str) -> None:
             f"columns={schema.names}{did_you_mean(column, schema.names)}"
         )
     kind = schema[column].dataType
-    if not isinstance(kind, StringType | IntegralType):
+    # Spark takes texts of a collation for one that differ in its letters.
+    text = isinstance(kind, StringType) and kind.isUTF8BinaryCollation()
+    if not text and not isinstance(kind, IntegralType):
         raise UserError(
             f"event time counts by a column of text or integers, such as Kafka's partition: "
             f"per={column} type={kind.simpleString()}; cast it to a string in transform"

@@ -110,6 +110,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     Attributes:
         delta: digest of the prepared delta ("" for a sink without state).
         rows_in: rows that were processed; of an operator that reads inputs, those of inputs.
+        rows_read: rows that came for them: fewer where these were added up on their way.
         output: digest of the rows it sent downstream ("" where nothing is downstream).
         sent: by side output, "" for the main one, the rows that operators read.
         read: the rows that came from other operators, by feed.
@@ -143,6 +144,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     delta: str = ""
     output: str = ""
     rows_in: int = 0
+    rows_read: int = 0
     rows_out: int = 0
     null_feeds: dict[int, int] = {}
     null_rows: int = 0
@@ -216,12 +218,13 @@ class EpochOutcome:
         acks = (*self.acks.values(), *self.stateless)
         return sum(a.rows_in for a in acks if a.uid in consumers)
 
-    def operators_with(self, rows: int) -> set[str]:
-        """The operators that had so many rows more than keys."""
-        more: Counter[str] = Counter()
+    def rows_by_operator(self) -> dict[str, tuple[int, int, int]]:
+        """By operator uid how many rows it had, how many came for these, and how many keys."""
+        found: dict[str, tuple[int, int, int]] = {}
         for (uid, _), ack in self.acks.items():
-            more[uid] += ack.rows_in - ack.keys
-        return {uid for uid, count in more.items() if count >= rows}
+            rows, read, keys = found.get(uid, (0, 0, 0))
+            found[uid] = rows + ack.rows_in, read + ack.rows_read, keys + ack.keys
+        return found
 
     def odd_rows(self) -> dict[str, OddCounts]:
         """What operators did not process, by uid, where there was any."""

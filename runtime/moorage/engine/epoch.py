@@ -6,7 +6,7 @@ subtask and all consumers agree. Called by the driver; knows nothing of checkpoi
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -19,6 +19,7 @@ from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import RangeFleet, RangeId
 from moorage.engine.kv_states import KvStateLocationRegistry
+from moorage.engine.local_aggregation import TwoPhases
 from moorage.engine.operator_states import OperatorStates
 from moorage.engine.plan import EpochFrame, EpochPlan, EpochPlanner
 from moorage.engine.subtask import seldom_collecting, wall_ms
@@ -29,11 +30,6 @@ from moorage_state.keyed.schema import StateSchema
 
 _log = logging.getLogger(__name__)
 
-ROWS_TO_SAVE = 50_000
-"""So many rows more than keys in an epoch, and the next one adds rows up before they travel.
-
-Its plan costs as much as the way of some ten thousand rows.
-"""
 _ATTEMPTS = 4
 _TRY_AGAIN = (Retryable, StaleLease, VersionMismatch)
 
@@ -100,7 +96,7 @@ class EpochRunner:
         self._kv_states = kv_states or KvStateLocationRegistry({})
         at_first = (UNKNOWN if restored else NEVER,) * parallelism
         self._next_timers = dict.fromkeys(self._expected, at_first)
-        self._added_up: Collection[str] = ()
+        self._two_phases = TwoPhases()
 
     def processing_time(self) -> int:
         """What the next epoch would have if it began now."""
@@ -197,7 +193,7 @@ class EpochRunner:
             ranges={uid: self._fleet.leased(uid) for uid in self._expected},
             schemas=self.schemas,
             operator_states=self.operator_states.plans(self._graph),
-            added_up=self._added_up,
+            added_up=frozenset(self._two_phases.uids),
         )
 
     def _commit(self, outcome: EpochOutcome) -> None:
@@ -219,7 +215,7 @@ class EpochRunner:
             outcome.max_event_time, self.now_ms, self.processing_time(), outcome.value_times
         )
         self._next_timers = next_timers
-        self._added_up = outcome.operators_with(ROWS_TO_SAVE)
+        self._two_phases.take_in(outcome, self.epoch)
         self.schemas.update(schemas)
         self.operator_states.committed(operator_states, self._expected, outcome.union_writers())
 

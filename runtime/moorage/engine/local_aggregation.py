@@ -8,6 +8,8 @@ Called by the planner.
 """
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -17,9 +19,42 @@ from moorage.api.aggregates import LOW_BITS, LocalAggregate, Part
 from moorage.api.graph import OperatorNode
 from moorage.api.window_columns import TimeWindows
 from moorage.api.window_operator import FIRST_KNOWN, LAST_KNOWN
-from moorage.engine.columns import COUNT_COLUMN, TIME_COLUMN
+from moorage.engine.acks import EpochOutcome
+from moorage.engine.columns import COUNT_COLUMN, NULLS_COLUMN, TIME_COLUMN
+
+ROWS_TO_SAVE = 50_000
+"""So many rows fewer on their way make up for what the plan of an epoch in two phases costs."""
+
+EPOCHS_WITHOUT = 100
+"""After one in which adding up saved less, as where each row is in a pane of its own."""
 
 _PANE, _LATE = "_m_pane", "_m_late"
+_CODE, _BETWEEN = "WholeStageCodegen", {"InputAdapter", "Sort"}
+
+
+class TwoPhases:
+    """Which operators add up in the next epoch, by what those before it had.
+
+    Attributes:
+        uids: of these operators.
+    """
+
+    def __init__(self) -> None:
+        self.uids: set[str] = set()
+        self._not_before: dict[str, int] = {}
+
+    def take_in(self, outcome: EpochOutcome, epoch: int) -> None:
+        """Take note of an epoch; one without rows, as a tick is, tells nothing."""
+        for uid, (rows, read, keys) in outcome.rows_by_operator().items():
+            if not rows:
+                continue
+            many = rows - keys >= ROWS_TO_SAVE
+            if many and uid in self.uids and rows - read < ROWS_TO_SAVE:
+                self._not_before[uid] = epoch + EPOCHS_WITHOUT
+            if many and epoch >= self._not_before.get(uid, 0):
+                self.uids.add(uid)
+            else:
+                self.uids.discard(uid)
 
 
 def local_of(operator: OperatorNode) -> LocalAggregate | None:
@@ -46,8 +81,8 @@ def added_columns(operator: OperatorNode) -> tuple[str, ...]:
 class LocalAggregation:
     """How the rows of one feed are added up: what is the same in each epoch, made once.
 
-    Its rows have the columns `by`, `COUNT_COLUMN`, `TIME_COLUMN` if there are times, which is the
-    newest, and those of the sums.
+    Its rows have the columns `by`, `COUNT_COLUMN`, `NULLS_COLUMN`, `TIME_COLUMN` if there are
+    times, which is the newest, and those of the sums.
 
     Args:
         by: the columns of the key, and what else rows are counted by.
@@ -56,8 +91,13 @@ class LocalAggregation:
 
     def __init__(self, by: Sequence[str], time: Column | None, local: LocalAggregate) -> None:
         read = dict.fromkeys((*by, *(part.column for part in local.parts if part.column)))
-        keys, sums = [*by], {COUNT_COLUMN: sf.count(sf.lit(1))}
         self._columns = [sf.col(f"`{name}`") for name in read]
+        nulls = reduce(and_, (column.isNull() for column in self._columns))
+        keys = [*by]
+        sums = {
+            COUNT_COLUMN: sf.count(sf.lit(1)),
+            NULLS_COLUMN: sf.sum(sf.when(nulls, sf.lit(1))),
+        }
         self._time = time
         if time is not None:
             keys.append(_LATE)
@@ -110,6 +150,9 @@ def _sums(part: Part) -> list[Column]:
     if part.op == "values":
         return [sf.sum(sf.when(column.isNotNull(), sf.lit(1)))]
     if part.op != "sum":
+        if part.ddl in {"float", "double"}:
+            # Of 0.0 and -0.0, which are equal, it would be whichever came first.
+            column += sf.lit(0.0)
         return [sf.min(column) if part.op == "min" else sf.max(column)]
     # In two halves, of which neither can grow too large, where the whole of them may.
     whole = column.cast("long")
@@ -123,12 +166,12 @@ def _partial(grouped: DataFrame) -> Any:
     None where there is no such half, as where the rows lie by key already.
     """
     node: Any = grouped._jdf.queryExecution().executedPlan()
-    while "Exchange" not in node.nodeName():
-        if node.children().isEmpty():
+    seen = False
+    while "Exchange" not in (name := str(node.nodeName())):
+        half = name.endswith("Aggregate")
+        # Any other node, or the other half, has no exchange before it, or somebody else's.
+        if (half and seen) or not (half or name in _BETWEEN or name.startswith(_CODE)):
             return None
+        seen = seen or half
         node = node.children().apply(0)
-    found = aggregate = node.children().apply(0)
-    if str(found.nodeName()).startswith("WholeStageCodegen"):
-        aggregate = found.children().apply(0)
-    # An exchange of the job's own may be the first.
-    return found if str(aggregate.nodeName()).endswith("Aggregate") else None
+    return node.children().apply(0) if seen else None

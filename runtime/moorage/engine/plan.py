@@ -37,6 +37,7 @@ from moorage.engine.columns import (
     INPUT_COLUMN,
     KIND_COLUMN,
     MARK_COLUMN,
+    NULLS_COLUMN,
     ORDINAL_COLUMN,
     OUTPUT_COLUMNS,
     ROW,
@@ -451,7 +452,7 @@ class _Build:
         if is_timed(operator):
             time = sf.col(TIME_COLUMN) if added else _event_time(schema, feed.event_time)
             columns.append(time.alias(TIME_COLUMN))
-        names = (*added_columns(operator), COUNT_COLUMN)
+        names = (*added_columns(operator), COUNT_COLUMN, NULLS_COLUMN)
         return [
             *(_named(names) if added else _row_columns(operator, feed, schema.names)),
             *columns,

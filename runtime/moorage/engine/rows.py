@@ -18,6 +18,7 @@ from moorage.engine.columns import (
     COUNT_COLUMN,
     GROUP_COLUMN,
     INPUT_COLUMN,
+    NULLS_COLUMN,
     TIME_COLUMN,
     stream_column,
 )
@@ -298,6 +299,8 @@ def _split(batch: pa.RecordBatch, odd: NDArray[np.bool_]) -> tuple[pa.RecordBatc
 
 
 def _null_rows(batch: pa.RecordBatch, plan: SubtaskPlan) -> int:
+    if NULLS_COLUMN in batch.schema.names:
+        return int(pc.sum(batch.column(NULLS_COLUMN)).as_py() or 0)
     columns = [batch.column(name) for name in plan.columns]
     if plan.streams:
         # A field of a struct that is null is null, too.
@@ -305,4 +308,4 @@ def _null_rows(batch: pa.RecordBatch, plan: SubtaskPlan) -> int:
     null = np.ones(batch.num_rows, dtype=bool)
     for column in columns:
         null &= column.is_null().to_numpy(zero_copy_only=False)
-    return count_rows(batch, null)
+    return int(null.sum())

@@ -246,7 +246,7 @@ class _Subtask:
             if isinstance(plan.function, KeyedBatchFunction)
             else KeyLoop(*common)
         )
-        self._rows_in = 0
+        self._rows_in = self._rows_read = 0
         self._dropped_before = 0
         self._read = [Tally()] * len(plan.upstreams)
         self._filter = RowFilter(plan)
@@ -283,6 +283,7 @@ class _Subtask:
             for name, rows in aside:
                 yield from self._sending.send_aside(name, rows)
             self._rows_in += self._new_rows(keyed)
+            self._rows_read += keyed.num_rows
             if keyed.num_rows:
                 yield from self._loop.rows(keyed)
         yield from self._loop.end_key()
@@ -365,6 +366,7 @@ class _Subtask:
             timers_fired=firing.fired if firing is not None else 0,
             next_timer=next_timer,
             rows_in=self._rows_in,
+            rows_read=self._rows_read,
             late_rows=self._times.late_rows,
             late_rows_dropped=self._function.late_rows_dropped - self._dropped_before,
             max_event_time=self._times.newest,

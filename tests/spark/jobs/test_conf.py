@@ -83,3 +83,21 @@ def test_an_epoch_starts_no_more_programs_than_it_writes_files(tmp_path, fresh_p
     logged = [path for path in changed if path.parent.name in {"offsets", "commits"}]
     # Of each batch one file is written in either, under another name at first.
     assert 0 < len(logged) <= 2 * (1 + len(list((tmp_path / "log" / "offsets").glob("[0-9]*"))))
+
+
+def start_with_plain_files():
+    settings: Any = SimpleNamespace(name="plain", spark_conf={}, parallelism=1)
+    conf = {
+        **engine_conf(settings),
+        "spark.local.dir": f"{os.environ['TMPDIR']}/local",
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        **quick_java(),
+    }
+    spark = start_session(settings, "local[1]", conf, "no log")
+    count = spark.range(3).count()
+    spark.stop()
+    return count
+
+
+def test_a_job_may_say_what_writes_local_files(tmp_path, fresh_process):
+    assert fresh_process(start_with_plain_files, environment={"TMPDIR": str(tmp_path)}) == 3
