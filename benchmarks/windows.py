@@ -1,6 +1,6 @@
 """What a window aggregate costs: the ready-made one, the same by hand, and Spark's own.
 
-    python -m benchmarks.windows [--rows 100000] [--files 30] [--per-key 8 50] [--rounds 2]
+    python -m benchmarks.windows [--rows 100000] [--files 60] [--per-key 8 50] [--rounds 2]
 
 Rows of ten-second windows come in files of two seconds each, in order; each file is an epoch.
 Every run is a process of its own, pinned to two processors, in rounds of all ways; what counts is
@@ -190,7 +190,7 @@ def main() -> int:
     """Measure all ways, or be one of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.windows", description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000, help="rows in a file")
-    parser.add_argument("--files", type=int, default=30)
+    parser.add_argument("--files", type=int, default=60)
     parser.add_argument("--per-key", type=int, nargs="+", default=[8, 50], help="rows of a key")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
