@@ -60,7 +60,7 @@ from moorage.engine.operator_states import OperatorMove, redistribute
 from moorage.engine.range_access import ExecutorLost
 from moorage.engine.sparklog import capture
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
-from moorage.engine.task_failures import SparkEnded, failure_of
+from moorage.engine.task_failures import GOT_OVER, SparkEnded, failure_of, with_causes
 from moorage_state.errors import (
     Bug,
     CorruptState,
@@ -315,10 +315,11 @@ class StreamRun:
         except Halted:
             raise Halted from None  # nor what a cancelled one died of
         except MoorageError as error:
-            # An error that a person must mend says where: frames of ours would hide it.
-            _log.warning(
-                "the epoch failed: batch=%d", batch_id, exc_info=not isinstance(error, UserError)
-            )
+            # An error that a person must mend is told where the run ends, and says where; one that
+            # the job gets over by itself is no news. Frames of ours would hide either.
+            why = f": {with_causes(error)}" if isinstance(error, GOT_OVER) else ""
+            frames = not why and not isinstance(error, UserError)
+            _log.warning("the epoch failed: batch=%d%s", batch_id, why, exc_info=frames)
             raise Halted from None
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:

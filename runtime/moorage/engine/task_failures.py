@@ -19,16 +19,23 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 
 import moorage
 import moorage_state
+from moorage.api.declarations import first_line
 from moorage.api.misplaced import did_you_mean
 from moorage_state.checks import StateTypeError
 from moorage_state.errors import (
     LocalDiskError,
     MoorageError,
     Retryable,
+    StaleLease,
     UserError,
+    VersionGone,
+    VersionMismatch,
     error_from_wire,
 )
 from moorage_state.keyed.value_states import OverCell
+
+GOT_OVER = (Retryable, StaleLease, VersionGone, VersionMismatch)
+"""What a job gets over by itself: with another attempt, or a rewind."""
 
 _T = TypeVar("_T")
 # With the class name before it: a mark in user data or in a trace's source lines is not ours.
@@ -113,6 +120,15 @@ class SparkEnded(MoorageError):
     """Spark ended by itself, for example because too many executors failed."""
 
     code: ClassVar[str] = "spark_ended"
+
+
+def with_causes(error: BaseException) -> str:
+    """What an error says, and the first line of each that caused it."""
+    said, cause = str(error), error.__cause__
+    while cause is not None:
+        said += f"; because of {type(cause).__name__}: {first_line(cause)}"
+        cause = cause.__cause__
+    return said
 
 
 def ask_spark(question: Callable[[], _T]) -> _T:

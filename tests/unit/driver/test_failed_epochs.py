@@ -7,7 +7,7 @@ from moorage_testing.journeys import DriverWorld
 
 from moorage.driver.query import Halted
 from moorage.driver.stream_run import StreamRun
-from moorage_state.errors import Retryable, UserError
+from moorage_state.errors import Bug, Retryable, UserError
 
 
 @pytest.fixture
@@ -19,7 +19,9 @@ def run(tmp_path):
 
 def test_spark_is_not_told_why_and_people_are(run, monkeypatch, caplog):
     """Its search for a word in a long text overflows the stack of the stream's thread."""
-    cause = ValueError("An error occurred while calling o1944.collectToPython")
+    cause = ValueError(
+        "An error occurred while calling o1.collectToPython.\n: SparkException: gone"
+    )
     failure = Retryable("no executor answers")
 
     def fail(*_):
@@ -29,11 +31,24 @@ def test_spark_is_not_told_why_and_people_are(run, monkeypatch, caplog):
     with pytest.raises(Exception, match=r"\A\Z") as caught:
         run._on_batch(None, 1)
     told = "".join(traceback.format_exception(caught.value))
-    for words in (str(failure), str(cause)):
+    for words in (str(failure), "SparkException: gone"):
         assert words not in told
         assert words in caplog.text
+    # The job gets over it.
+    assert "Traceback" not in caplog.text
     with pytest.raises(Retryable, match="no executor answers"):
         run._raise_failure()
+
+
+def test_a_fault_of_ours_is_told_with_frames(run, monkeypatch, caplog):
+    def fail(*_):
+        raise Bug("a range is served twice")
+
+    monkeypatch.setattr(StreamRun, "_require_next", fail)
+    with pytest.raises(Halted):
+        run._on_batch(None, 1)
+    assert "a range is served twice" in caplog.text
+    assert "Traceback" in caplog.text
 
 
 def test_what_a_person_must_mend_comes_without_frames_of_ours(run, monkeypatch, caplog):
