@@ -35,3 +35,17 @@ def test_a_rising_load_is_followed_before_it_is_too_much():
 
 def test_noise_is_no_reason_for_a_change():
     assert simulate("noisy", Moorage(), pause=10.0, hours=2.0).changes == []
+
+
+_AN_HOUR_AWAY = 3_600.0
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_a_whole_day_of_any_load_has_no_flapping_and_a_lag_that_is_bounded(trace):
+    day = simulate(trace, Moorage(), pause=10.0, hours=24.0)
+    assert day.turns <= 1
+    assert len(day.changes) <= 12
+    # What waited when the job was back, and what came while a spike was noticed.
+    waited = {"outage": _AN_HOUR_AWAY, "spike": 240.0}
+    assert max(day.lags) < waited.get(trace, 60.0)
+    assert day.late(60.0) < 0.02
