@@ -34,7 +34,7 @@ from moorage.driver.requests import (
     TooManyRequests,
 )
 from moorage.http_server import HttpServer, Refused, body_of, json_answer
-from moorage.page.server import Draw, page_answer
+from moorage.page.server import REPORT, Draw, page_answer
 from moorage_api.driver import (
     CHECKPOINTS_PATH,
     HEALTH_PATH,
@@ -161,7 +161,7 @@ class Endpoint:
         self._authorize(request)
         if _is_page(request):
             _require(request, {"GET"})
-            return await page_answer(self._page)
+            return await page_answer(self._page, as_file=path.endswith(f"/{REPORT}"))
         if path.startswith(f"{REQUESTS_PATH}/"):
             _require(request, {"GET"})
             return self._one_request(path.removeprefix(f"{REQUESTS_PATH}/"))
@@ -264,7 +264,7 @@ def _is_page(request: web.BaseRequest) -> bool:
         return path == PAGE_PATH
     if path in _PATHS or path.startswith((_LOOKUPS, f"{REQUESTS_PATH}/")) or _looked_up(request):
         return False
-    return path.endswith("/") or "text/html" in request.headers.get("Accept", "")
+    return path.endswith(("/", f"/{REPORT}")) or "text/html" in request.headers.get("Accept", "")
 
 
 def _looked_up(request: web.BaseRequest) -> str:

@@ -48,17 +48,17 @@ def rendered(page: Page, *, refresh_seconds: int = 0, nonce: str = "") -> str:
 
 
 def drawn_run(history: RunHistory, clean: Clean, nonce: str) -> str:
-    """The page of a run, as it is at this moment."""
+    """The page of a run, as it is at this moment; without a nonce as a file, to be kept."""
     page = page_of_run(history.facts(), datetime.now(UTC), clean)
-    return rendered(page, refresh_seconds=RUN_SECONDS, nonce=nonce)
+    return rendered(page, refresh_seconds=RUN_SECONDS if nonce else 0, nonce=nonce)
 
 
 def drawn_store(look: "Look", clean: Clean, nonce: str) -> str:
-    """The page of a store that is looked at anew; where that fails it says why."""
+    """The page of a store that is looked at anew; where that fails it says why. See `drawn_run`."""
     now = datetime.now(UTC)
     try:
         page = page_of_store(*look(now), now, clean)
     except MoorageError as error:
         problem = Problem(moment_text(now), clean(str(error)))
         page = Page("Moorage", "not readable", moment_text(now), [problem], [])
-    return rendered(page, refresh_seconds=STORE_SECONDS, nonce=nonce)
+    return rendered(page, refresh_seconds=STORE_SECONDS if nonce else 0, nonce=nonce)

@@ -24,7 +24,10 @@ from moorage_state.errors import UserError
 _log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 Draw = Callable[[str], str]
-"""The whole document; given the nonce that its style and script must carry."""
+"""The whole document; given the nonce that its style and script must carry, or "" for a file."""
+
+REPORT = "report.html"
+"""The page as one file, below the path of the page."""
 
 _NAMES = frozenset({"localhost", HOST})
 _MOST = 16
@@ -38,9 +41,9 @@ _HEADERS = {
 }
 
 
-async def page_answer(page: Draw) -> web.Response:
+async def page_answer(page: Draw, *, as_file: bool = False) -> web.Response:
     """The document, as it is at this moment; drawn in another thread, the loop has others."""
-    nonce = secrets.token_urlsafe(16)
+    nonce = "" if as_file else secrets.token_urlsafe(16)
     try:
         text = await asyncio.to_thread(page, nonce)
     except ModuleNotFoundError as error:
@@ -48,6 +51,10 @@ async def page_answer(page: Draw) -> web.Response:
     except Exception:  # noqa: BLE001 - its own fault must not look like a lost connection
         _log.exception("page_failed")
         return _told(500, "the page cannot be drawn; see the log, or what was printed")
+    if as_file:
+        answer = _answer(200, "text/html", text, "style-src 'unsafe-inline'; ")
+        answer.headers["Content-Disposition"] = f"attachment; filename={REPORT}"
+        return answer
     allowed = f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; "
     return _answer(200, "text/html", text, allowed)
 
@@ -113,9 +120,9 @@ class PageServer:
         path = request.rel_url.raw_path
         if path.startswith(_STATE) and self._lookups is not None:
             return await self._values(self._lookups, path.removeprefix(_STATE), request)
-        if path != "/":
-            return _told(404, "there is only /")
-        return await page_answer(self._page)
+        if path not in {"/", f"/{REPORT}"}:
+            return _told(404, f"there is only /, and /{REPORT} to keep")
+        return await page_answer(self._page, as_file=path != "/")
 
     async def _values(
         self, lookups: StateLookups, name: str, request: web.BaseRequest

@@ -138,6 +138,14 @@ def test_the_page_is_found_below_the_path_of_an_ingress(played, path):
     assert (asked.status, asked.headers["WWW-Authenticate"]) == (401, 'Basic realm="moorage"')
 
 
+@pytest.mark.parametrize("path", ["/report.html", "/team/clicks/report.html"])
+def test_the_page_is_kept_as_a_file_by_who_has_the_token(played, path):
+    answer, html = answer_to(played, path, **BROWSER)
+    assert (answer.status, b"No epoch has been committed yet." in html) == (200, True)
+    assert answer.headers["Content-Disposition"].startswith("attachment")
+    assert answer_to(played, path)[0].status == 401
+
+
 def test_what_is_no_page_is_none_below_a_path_either(played):
     assert played.call("GET", "/team/clicks")[1]["error"]["code"] == "not_found"
     answer, body = answer_to(played, "/state", **BROWSER)

@@ -23,7 +23,7 @@ from moorage.offline.listing import CheckpointRow, Listing
 from moorage.page.charts import MOST_BARS, percentile
 from moorage.page.history import EPOCHS, PROBLEMS, RunHistory
 from moorage.page.parts import MOST_ROWS
-from moorage.page.render import drawn_store, rendered
+from moorage.page.render import drawn_run, drawn_store, rendered
 from moorage.page.server import PageServer
 from moorage.page.store_views import page_of_store
 from moorage.page.views import page_of_run
@@ -186,6 +186,19 @@ def test_style_and_script_are_allowed_by_a_nonce_of_one_answer(server):
     nonce = first.removeprefix("<p>").removesuffix("</p>")
     assert f"script-src 'nonce-{nonce}'" in headers["Content-Security-Policy"]
     assert "unsafe-inline" not in headers["Content-Security-Policy"]
+
+
+def test_the_page_is_kept_as_one_file_that_needs_no_other(server):
+    status, text, headers = asked(server, path="/report.html")
+    assert (status, text) == (200, "<p></p>")
+    assert headers["Content-Disposition"] == "attachment; filename=report.html"
+    assert "script-src" not in headers["Content-Security-Policy"]
+    history = RunHistory("clicks")
+    history(JobProgress(epochs=7))
+    assert 'href="report.html" download' in drawn_run(history, str, "n")
+    html = drawn_run(history, str, "")
+    assert "<script" not in html
+    assert not re.search(r"(?:src|href)=\"(?!#|data:,)", html)
 
 
 def test_only_the_page_is_served_and_only_to_who_asked_this_machine_for_it(server):
