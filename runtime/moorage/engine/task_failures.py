@@ -124,9 +124,11 @@ class SparkEnded(MoorageError):
 
 def with_causes(error: BaseException) -> str:
     """What an error says, and the first line of each that caused it."""
-    said, cause = str(error), error.__cause__
-    while cause is not None:
+    said, told, cause = str(error), [error], error.__cause__
+    # One may be named as its own cause.
+    while cause is not None and not any(cause is one for one in told):
         said += f"; because of {type(cause).__name__}: {first_line(cause)}"
+        told.append(cause)
         cause = cause.__cause__
     return said
 

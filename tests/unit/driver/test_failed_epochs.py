@@ -7,6 +7,7 @@ from moorage_testing.journeys import DriverWorld
 
 from moorage.driver.query import Halted
 from moorage.driver.stream_run import StreamRun
+from moorage.engine.task_failures import with_causes
 from moorage_state.errors import Bug, Retryable, UserError
 
 
@@ -38,6 +39,12 @@ def test_spark_is_not_told_why_and_people_are(run, monkeypatch, caplog):
     assert "Traceback" not in caplog.text
     with pytest.raises(Retryable, match="no executor answers"):
         run._raise_failure()
+
+
+def test_an_error_that_is_its_own_cause_is_told_once():
+    error = Retryable("no executor answers")
+    error.__cause__ = error
+    assert with_causes(error) == "no executor answers"
 
 
 def test_a_fault_of_ours_is_told_with_frames(run, monkeypatch, caplog):
