@@ -87,19 +87,17 @@ class _Lane:
         found = self.read(column)
         return found if rows is None else Column(found.values[rows], found.valid[rows])
 
-    def of_added_up(
-        self, table: pa.RecordBatch, counts: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> Column:
-        """The part of each of some rows that stand for as many as `counts` says."""
-        if self.part.op == "rows":
-            return Column(counts[rows], np.ones(len(rows), bool))
-        found = [self.read(table.column(name)) for name in self.part.added_up]
-        values, valid = found[-1].values, found[-1].valid
-        if self.part.op == "sum":
-            values = whole_of(found[0].values, values)
-        elif self.part.op == "values":
-            valid = np.ones(len(values), bool)
-        return Column(values[rows], valid[rows])
+    def of_added_up(self, table: pa.RecordBatch, rows: Any, counts: NDArray[np.int64]) -> Column:
+        """As `of_rows`, of rows that each stand for as many as `counts` says."""
+        values, valid = counts, np.ones(len(counts), bool)
+        if self.part.op != "rows":
+            found = [self.read(table.column(name)) for name in self.part.local_columns]
+            values = found[-1].values
+            # Of no value there are none, and not nothing.
+            valid = valid if self.part.op == "values" else found[-1].valid
+            if self.part.op == "sum":
+                values = whole_of(found[0].values, values)
+        return Column(values, valid) if rows is None else Column(values[rows], valid[rows])
 
     def reduced(self, column: Column, starts: NDArray[np.int64]) -> Column:
         """Groups of values, which begin at `starts`, as one each."""
@@ -213,25 +211,29 @@ class AggregateColumns:
         self._aggregates = aggregates
         self._lanes = [_Lane.of(part) for part in aggregates.parts]
 
-    def of_rows(self, table: pa.RecordBatch, rows: Any, starts: NDArray[np.int64]) -> list[Column]:
+    def of_rows(
+        self,
+        table: pa.RecordBatch,
+        rows: Any,
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64] | None = None,
+    ) -> list[Column]:
         """What is kept of groups of rows.
 
         Args:
             rows: their positions in the table, group after group; None: all, as they lie.
             starts: where each group begins.
+            counts: of rows that were added up before, how many each stands for.
         """
-        return [lane.reduced(lane.of_rows(table, rows), starts) for lane in self._lanes]
-
-    def of_added_up(
-        self,
-        table: pa.RecordBatch,
-        counts: NDArray[np.int64],
-        rows: Any,
-        starts: NDArray[np.int64],
-    ) -> list[Column]:
-        """As `of_rows`, of rows that were added up before: each stands for so many."""
-        mine = np.arange(table.num_rows) if rows is None else rows
-        return [lane.reduced(lane.of_added_up(table, counts, mine), starts) for lane in self._lanes]
+        return [
+            lane.reduced(
+                lane.of_rows(table, rows)
+                if counts is None
+                else lane.of_added_up(table, rows, counts),
+                starts,
+            )
+            for lane in self._lanes
+        ]
 
     def stored(self, column: pa.Array) -> list[Column]:
         """What was kept, of the state's column; a null there has nothing."""

@@ -107,7 +107,7 @@ class Part:
         return self.ddl == "bigint" if self.op == "sum" else self.ddl in _OF_ANY_ORDER
 
     @property
-    def added_up(self) -> tuple[str, ...]:
+    def local_columns(self) -> tuple[str, ...]:
         """The columns that hold it where rows were added up: of a sum the high and the low half."""
         if self.op == "rows":
             return ()
@@ -138,7 +138,7 @@ class LocalAggregate(NamedTuple):
     @property
     def columns(self) -> tuple[str, ...]:
         """Those of the sums."""
-        return tuple(dict.fromkeys(name for part in self.parts for name in part.added_up))
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.local_columns))
 
 
 def merged(op: _Op, one: Any, other: Any) -> Any:

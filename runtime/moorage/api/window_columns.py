@@ -197,10 +197,7 @@ class TimeWindows(ByEnd, _Columns):
         if not len(firsts):
             return
         index, starts = pairs.keys[firsts], pairs.starts[firsts]
-        if counts is None:
-            kept = self._columns.of_rows(table, pairs.rows, firsts)
-        else:
-            kept = self._columns.of_added_up(table, counts, pairs.rows, firsts)
+        kept = self._columns.of_rows(table, pairs.rows, firsts, counts)
         ends = starts + self._windows.size
         stored = ctx.get_namespaced_values(self.contents, index, starts, ends)
         if stored.null_count < len(stored):

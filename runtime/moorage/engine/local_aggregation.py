@@ -110,7 +110,7 @@ class LocalAggregation:
             known = time.between(sf.lit(FIRST_KNOWN), sf.lit(LAST_KNOWN))
             self._columns.append(sf.when(known, time - since).alias(_PANE))
         for part in local.parts:
-            sums |= zip(part.added_up, _sums(part), strict=True)
+            sums |= zip(part.local_columns, _sums(part), strict=True)
         self._names, self._sums = [*keys, *sums], [*sums.values()]
         self._keys = [sf.col(f"`{name}`") for name in keys]
         self._first = sf.spark_partition_id() * sf.lit(0)

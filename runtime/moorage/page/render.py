@@ -41,24 +41,25 @@ def rendered(page: Page, *, refresh_seconds: int = 0, nonce: str = "") -> str:
     """The whole document.
 
     Args:
-        refresh_seconds: after which it asks for itself again; 0: it is a file, and never does.
-        nonce: that the answer's content security policy allows.
+        refresh_seconds: after which it asks for itself again, if it is no file.
+        nonce: that the answer's content security policy allows; without one it is a file.
     """
-    return str(_template().render(page=page, refresh_seconds=refresh_seconds, nonce=nonce))
+    again = refresh_seconds if nonce else 0
+    return str(_template().render(page=page, refresh_seconds=again, nonce=nonce))
 
 
 def drawn_run(history: RunHistory, clean: Clean, nonce: str) -> str:
-    """The page of a run, as it is at this moment; without a nonce as a file, to be kept."""
+    """The page of a run, as it is at this moment."""
     page = page_of_run(history.facts(), datetime.now(UTC), clean)
-    return rendered(page, refresh_seconds=RUN_SECONDS if nonce else 0, nonce=nonce)
+    return rendered(page, refresh_seconds=RUN_SECONDS, nonce=nonce)
 
 
 def drawn_store(look: "Look", clean: Clean, nonce: str) -> str:
-    """The page of a store that is looked at anew; where that fails it says why. See `drawn_run`."""
+    """The page of a store that is looked at anew; where that fails it says why."""
     now = datetime.now(UTC)
     try:
         page = page_of_store(*look(now), now, clean)
     except MoorageError as error:
         problem = Problem(moment_text(now), clean(str(error)))
         page = Page("Moorage", "not readable", moment_text(now), [problem], [])
-    return rendered(page, refresh_seconds=STORE_SECONDS if nonce else 0, nonce=nonce)
+    return rendered(page, refresh_seconds=STORE_SECONDS, nonce=nonce)

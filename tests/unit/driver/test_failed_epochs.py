@@ -47,24 +47,25 @@ def test_an_error_that_is_its_own_cause_is_told_once():
     assert with_causes(error) == "no executor answers"
 
 
-def test_a_fault_of_ours_is_told_with_frames(run, monkeypatch, caplog):
+def fails(run, monkeypatch, error):
+    """A batch of which an epoch ends with this error."""
+
     def fail(*_):
-        raise Bug("a range is served twice")
+        raise error
 
     monkeypatch.setattr(StreamRun, "_require_next", fail)
     with pytest.raises(Halted):
         run._on_batch(None, 1)
+
+
+def test_a_fault_of_ours_is_told_with_frames(run, monkeypatch, caplog):
+    fails(run, monkeypatch, Bug("a range is served twice"))
     assert "a range is served twice" in caplog.text
     assert "Traceback" in caplog.text
 
 
 def test_what_a_person_must_mend_comes_without_frames_of_ours(run, monkeypatch, caplog):
-    def fail(*_):
-        raise UserError("rows with a null key")
-
-    monkeypatch.setattr(StreamRun, "_require_next", fail)
-    with pytest.raises(Halted):
-        run._on_batch(None, 1)
+    fails(run, monkeypatch, UserError("rows with a null key"))
     assert "the epoch failed: batch=1" in caplog.text
     assert "Traceback" not in caplog.text
     with pytest.raises(UserError, match="rows with a null key"):

@@ -100,6 +100,16 @@ def run(writer: LogWriter, number: int, path: str | None = None, **more: Any) ->
     writer.append(Run(writer.fence, number, path, **more))
 
 
+def twenty(writer: LogWriter, seconds: list[float]) -> KnownSavepoints:
+    """What is known where so many savepoints are; by a clock of the test's."""
+    digest = savepoint(writer)
+    for number in range(3, 23):
+        writer.append(Savepoint(writer.fence, 0, number, URL, digest, 9, NOW))
+    known = KnownSavepoints(writer, lambda: seconds[0])
+    assert len(known()) == 20
+    return known
+
+
 def looked(known: KnownSavepoints) -> Sequence[Manifest]:
     """What is known after a look."""
     known.look_again()
@@ -229,12 +239,8 @@ def test_a_known_one_whose_store_cannot_be_asked_stays_known(writer, error, monk
 
 
 def test_a_look_asks_for_some_of_the_known_ones_and_all_have_their_turn(writer, monkeypatch):
-    digest = savepoint(writer)
-    for number in range(3, 23):
-        writer.append(Savepoint(writer.fence, 0, number, URL, digest, 9, NOW))
     seconds = [1000.0]
-    known = KnownSavepoints(writer, lambda: seconds[0])
-    assert len(known()) == 20
+    known = twenty(writer, seconds)
     asked: list[str] = []
     exists = SavepointStore.exists
 
@@ -256,12 +262,8 @@ def test_a_look_asks_for_some_of_the_known_ones_and_all_have_their_turn(writer, 
 def test_a_look_at_a_store_that_does_not_answer_is_over_soon_and_nobody_waits_for_it(
     writer, monkeypatch
 ):
-    digest = savepoint(writer)
-    for number in range(3, 23):
-        writer.append(Savepoint(writer.fence, 0, number, URL, digest, 9, NOW))
     seconds = [1000.0]
-    known = KnownSavepoints(writer, lambda: seconds[0])
-    assert len(known()) == 20
+    known = twenty(writer, seconds)
     asked: list[str] = []
     begun, let_go = threading.Event(), threading.Event()
 
