@@ -74,6 +74,7 @@ from moorage_state.snapshots.object_keys import private_pack_key as private_pack
 from moorage_state.snapshots.object_keys import run_token as run_token
 from moorage_state.snapshots.object_keys import shared_key as shared_key
 from moorage_state.snapshots.object_keys import shared_pack_key as shared_pack_key
+from moorage_state.snapshots.parts import with_files as with_files
 from moorage_state.snapshots.parts import worn_packs as worn_packs
 from moorage_state.snapshots.run_lock import LockHolder as LockHolder
 from moorage_state.snapshots.run_lock import RunLock as RunLock

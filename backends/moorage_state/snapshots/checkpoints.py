@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -452,8 +453,20 @@ def delete_state(
     return failed
 
 
-def verify_files(store: ObjectStore, manifest: Manifest, *, full: bool = False) -> None:
+def verify_files(
+    store: ObjectStore,
+    manifest: Manifest,
+    *,
+    full: bool = False,
+    is_late: Callable[[], bool] = lambda: False,
+) -> tuple[int, int]:
     """Check that every object of the checkpoint is there with its size, and with `full` its bytes.
+
+    Args:
+        is_late: whether no further object is to be looked at.
+
+    Returns:
+        How many objects were looked at, and how many there are.
 
     Raises CorruptState naming an object that is not as it should be.
     """
@@ -477,7 +490,9 @@ def verify_files(store: ObjectStore, manifest: Manifest, *, full: bool = False) 
                 if full:
                     _check_bytes(store, file, Path(folder, f"{threading.get_ident()}"))
 
-        in_parallel((partial(check, key) for key in slices), _THREADS, "verify")
+        keys = takewhile(lambda _: not is_late(), slices)
+        looked = in_parallel((partial(check, key) for key in keys), _THREADS, "verify")
+    return len(looked), len(slices)
 
 
 def _check_size(store: ObjectStore, file: FileRef, found: int) -> None:

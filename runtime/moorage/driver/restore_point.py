@@ -6,7 +6,7 @@ driver after it has claimed the fence.
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,8 @@ from moorage_state.snapshots import (
     may_have_had,
     restore_point,
     retained,
+    verify_files,
+    with_files,
     with_texts,
 )
 from moorage_state.snapshots.savepoints import MANIFEST_KEY
@@ -268,6 +270,29 @@ def _check_digest(settings: JobSettings, *, path: str, digest: str) -> None:
             f"another snapshot lies where the chosen one lay: path={path} digest={digest} "
             f"chosen={wanted}; choose again"
         )
+
+
+def objects_seen(choice: Choice, own: ObjectStore, is_late: Callable[[], bool]) -> tuple[int, int]:
+    """Look whether all objects that a point consists of are there with their sizes.
+
+    Args:
+        own: the store of the lineage.
+        is_late: whether no further object is to be looked at.
+
+    Returns:
+        How many were looked at, and how many there are.
+
+    Raises:
+        RestorePointCorrupt: naming one that is not as it should be.
+        StoreUnavailable: the store does not answer.
+    """
+    manifest = choice.manifest
+    if manifest is None:
+        return 0, 0
+    with _corrupt_point():
+        objects = open_store(choice.store_url) if choice.store_url else own
+        whole = with_files(objects, manifest) if isinstance(manifest, Root) else manifest
+        return verify_files(objects, whole, is_late=is_late)
 
 
 @contextmanager

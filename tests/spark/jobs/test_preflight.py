@@ -71,10 +71,19 @@ def test_a_job_that_could_start_passes_and_says_what_it_would_restore(home):
     assert (status, answer["state"]) == (0, "Completed")
     assert answer["result"]["restore"] == "chk-1"
     assert "1 stateful operators, begins from chk-1" in answer["result"]["text"]
+    assert "of whose objects none is missing (1)" in answer["result"]["text"]
     assert "drops state of counts" in answer["result"]["text"]
     # It takes hold of nothing: neither the lock nor the fence of what runs.
     assert sorted((home / "state").rglob("*")) == before
     assert not list(home.glob("moorage-preflight-*"))
+
+
+def test_a_restore_point_that_lacks_an_object_is_refused_with_its_name(tmp_path):
+    (lost,) = (made(tmp_path) / "state" / "chk-1").rglob("*CURRENT*")
+    lost.unlink()
+    status, answer = tried(tmp_path, leave=True)
+    assert (status, answer["code"], answer["retryable"]) == (1, "restore_point_corrupt", False)
+    assert f"file of the checkpoint is missing: path=file://{lost}" in answer["message"]
 
 
 @pytest.mark.soak
