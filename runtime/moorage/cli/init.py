@@ -23,11 +23,12 @@ _SHORT_NAME = 40
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a template is for, the arguments of its job, and how its README says to try it."""
+    """What a template is for, the arguments of its job, and what its README says of trying it."""
 
     text: str
     args: str
     try_it: str
+    tests: str = "Its tests run in milliseconds, without Spark and without Java:"
 
 
 _OUTPUT = """Output appears with the first checkpoint: some ten seconds for Spark to start, and
@@ -56,7 +57,10 @@ TEMPLATES: dict[str, About] = {
         + f"\n{_UNPAID}",
     ),
     "kafka-to-parquet": About(
-        "Writes a topic to Parquet files, each id once.", '"localhost:9092", events, out', _KAFKA
+        "Writes a topic to Parquet files, each id once.",
+        '"localhost:9092", events, out',
+        _KAFKA,
+        "Its tests need no brokers. That of the whole job starts Spark, in some five seconds:",
     ),
 }
 
@@ -107,7 +111,7 @@ def init(
 _WHAT = {
     "job.py": "what it does",
     "job.yaml": "how it runs, here and on a cluster",
-    "test_job.py": "its tests, which need no Spark",
+    "test_job.py": "its tests",
     "README.md": "what to try",
     "Dockerfile": "its image",
 }
@@ -143,6 +147,7 @@ def write(template: str, directory: Path, name: str) -> list[Path]:
         "about": about.text,
         "args": about.args,
         "try_it": about.try_it,
+        "tests": about.tests,
         "version": moorage.__version__,
     }
     files: dict[Path, str] = {}

@@ -13,11 +13,11 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -90,6 +90,25 @@ _FIXED_WIDTH = (NumericType, BooleanType, DateType, TimestampType, TimestampNTZT
 _NARROW_COLUMNS = 64
 
 
+class SessionSettings(Protocol):
+    """What a session asks of those whom it is for: of a job its `JobSettings`."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - as in JobSettings, all of them
+    @property
+    def env(self) -> Mapping[str, str]: ...  # noqa: D102
+    @property
+    def main_file(self) -> Path: ...  # noqa: D102
+    @property
+    def py_files(self) -> Sequence[Path]: ...  # noqa: D102
+    @property
+    def parallelism(self) -> int: ...  # noqa: D102
+    @property
+    def driver_memory_mb(self) -> int: ...  # noqa: D102
+    @property
+    def spark_conf(self) -> Mapping[str, str]: ...  # noqa: D102
+
+
 def check_spark_version() -> None:
     """Refuse a PySpark whose checkpoint files this release was not tried on.
 
@@ -104,7 +123,7 @@ def check_spark_version() -> None:
         )
 
 
-def local_session(settings: JobSettings, cores: int, scratch: Path) -> SparkSession:
+def local_session(settings: SessionSettings, cores: int, scratch: Path) -> SparkSession:
     """A session with `cores` task slots in this process; Spark's log goes to `scratch`.
 
     Raises UserError: Spark does not start, for example because there is no Java.
@@ -122,7 +141,7 @@ def local_session(settings: JobSettings, cores: int, scratch: Path) -> SparkSess
 
 
 def start_session(
-    settings: JobSettings, master: str, conf: Mapping[str, str], log: str
+    settings: SessionSettings, master: str, conf: Mapping[str, str], log: str
 ) -> SparkSession:
     """Start Spark.
 
@@ -181,7 +200,7 @@ def end_session(spark: SparkSession) -> None:
         _log.warning("spark_not_stopped: %s: %s", type(error).__name__, error)
 
 
-def _local_conf(settings: JobSettings, scratch: Path) -> dict[str, str]:
+def _local_conf(settings: SessionSettings, scratch: Path) -> dict[str, str]:
     """What holds for Spark in this process alone, whose log goes to `scratch`."""
     log4j = files("moorage.driver").joinpath("log4j2.properties")
     return {
@@ -202,7 +221,7 @@ def _local_conf(settings: JobSettings, scratch: Path) -> dict[str, str]:
     }
 
 
-def engine_conf(settings: JobSettings) -> dict[str, str]:
+def engine_conf(settings: SessionSettings) -> dict[str, str]:
     """What the engine requires wherever it runs."""
     return {
         **required_conf(),
@@ -234,7 +253,7 @@ def java_options(given: str, *further: str) -> list[str]:
     return [*collector, *COMPILER, *sharing_options(given), *further, *filter(None, [given])]
 
 
-def worker_path(settings: JobSettings) -> str:
+def worker_path(settings: SessionSettings) -> str:
     """What workers need to import: what the driver sees, the job's directory, its pyFiles."""
     own = [str(settings.main_file.parent), *map(str, settings.py_files)]
     return python_path([*own, *sys.path])

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary, finalize
 
 import pyarrow as pa
 from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
 from moorage.api.declarations import arrow_schema
 from moorage.api.functions import KeyedProcessFunction
@@ -263,10 +264,15 @@ class InProcessPlanner(EpochPlanner):
     rehearse: Callable[[Attempt], list[bytes]] = staticmethod(_once)
 
     def __init__(
-        self, graph: JobGraph, host: RangeHost, parallelism: int, max_parallelism: int
+        self,
+        graph: JobGraph,
+        host: RangeHost,
+        parallelism: int,
+        max_parallelism: int,
+        spark: SparkSession | None,
     ) -> None:
-        nothing: Any = None
-        super().__init__(nothing, graph, LocalPlacement(), parallelism, max_parallelism)
+        session: Any = spark
+        super().__init__(session, graph, LocalPlacement(), parallelism, max_parallelism)
         self._host = host
 
     def plan(self, spec: EpochPlan, batch: Any) -> EpochFrame:
@@ -310,6 +316,7 @@ class InProcessJob:
         clock: processing time in milliseconds.
         clocks: how event time is told, where it is not as the graph says.
         restore: a snapshot of a job with operators of the same uids.
+        spark: runs what the graph's inputs are transformed by.
     """
 
     def __init__(
@@ -321,6 +328,7 @@ class InProcessJob:
         max_parallelism: int = 128,
         clocks: JobClocks | None = None,
         restore: Snapshot | None = None,
+        spark: SparkSession | None = None,
     ) -> None:
         graph.check()
         require_whole("max_parallelism", max_parallelism, 1, MAX_PARALLELISM_LIMIT)
@@ -335,7 +343,7 @@ class InProcessJob:
         self._host = RangeHost(directory, HashMapStateBackend())
         self._end = finalize(self, _end, self._host, directory, self.lineage)
         try:
-            self.planner = InProcessPlanner(graph, self._host, parallelism, max_parallelism)
+            self.planner = InProcessPlanner(graph, self._host, parallelism, max_parallelism, spark)
             self.planner.clocks = clocks or self.planner.clocks
             uids = [operator.uid for operator in graph.operators]
             self._stores = _Store()

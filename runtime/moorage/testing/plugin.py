@@ -1,4 +1,4 @@
-"""The plugin of pytest that comes with the package: the fixture `keyed_harness`."""
+"""The plugin of pytest that comes with the package: `keyed_harness` and `moorage_spark`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from moorage.testing.keyed_harness import KeyedHarness
 
 
@@ -22,3 +24,12 @@ def keyed_harness() -> "Iterator[Callable[..., KeyedHarness]]":
             return stack.enter_context(KeyedHarness(*args, **options))
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def moorage_spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """The session of Spark of this process, for `run_job`; one on one core, if there is none."""
+    from moorage.testing.session import session_of_tests
+
+    with session_of_tests(tmp_path_factory.mktemp("moorage-spark")) as spark:
+        yield spark

@@ -1,7 +1,8 @@
-"""The way of rows to subtasks without Spark: what the planner has Spark do, done by Arrow.
+"""The way of rows to subtasks: what the planner has Spark do, done by Arrow.
 
-Decides nothing of its own: which subtask a row goes to and in what order is as in `engine.plan`, so
-that a function finds in a test what it finds in a job. Called by `InProcessJob` for each epoch.
+Only what a job does to its inputs by `transform` is Spark's own, if there is a session. Decides
+nothing of its own: which subtask a row goes to and in what order is as in `engine.plan`, so that a
+function finds in a test what it finds in a job. Called by `InProcessJob` for each epoch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,6 +45,7 @@ from moorage.engine.plan import (
 )
 from moorage.engine.subtask import stage_rows
 from moorage.engine.subtask_plan import SubtaskPlan
+from moorage.testing.environment import without_spark
 from moorage_state.canonical.hashing import key_groups
 from moorage_state.errors import UserError
 from moorage_state.keygroups import owner
@@ -254,15 +256,17 @@ class Shuffle:
         return pa.table({**own, **{name: rows.column(name) for name in engine}})
 
     def _rows(self, branch: Branch) -> pa.Table:
-        if branch.transforms:
-            raise UserError(
-                f"transform is Spark's own code and cannot run without it: input={branch.node.uid};"
-                f" give the rows that it makes, or test the job with a Spark session"
-            )
-        found = self._tables.get(branch.node.uid)
+        uid, schema = branch.node.uid, branch.node.frame.schema
+        found = self._tables.get(uid)
         if found is None:
-            return input_table(branch.node.uid, arrow_schema(branch.node.frame.schema), [])
-        return found
+            found = input_table(uid, arrow_schema(schema), [])
+        if not branch.transforms:
+            return found
+        if self._p.spark is None:
+            raise without_spark(f"input={uid} asked=transform")
+        # All rows of the epoch, as a job has them: a DataFrame that is no stream.
+        made = branch.apply(self._p.spark.createDataFrame(found, schema))
+        return made.toArrow().cast(arrow_schema(made.schema))
 
     # -- sinks without an operator before them ---------------------------------------------
 

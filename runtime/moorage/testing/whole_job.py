@@ -1,20 +1,24 @@
 """`run_job`: a whole job file in this process, over rows that a test gives."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
+
+from pyspark.sql import SparkSession
 
 from moorage.api.declarations import misfit_of
 from moorage.api.misplaced import calls_explained
 from moorage.api.streams import StreamEnvironment
 from moorage.engine.rows import TupleReader
-from moorage.testing.environment import TestEnvironment
+from moorage.testing.environment import TestEnvironment, columns_explained
 from moorage.testing.in_process import LAST_MS, Collector, InProcessJob, Snapshot, require_whole
 from moorage_state.errors import UserError
 
 Rows = Mapping[str, Sequence[Any]]
+_TIME_ZONE = "spark.sql.session.timeZone"
 
 
 def run_job(
@@ -24,6 +28,7 @@ def run_job(
     args: Sequence[str] = (),
     parallelism: int | Sequence[int] = 2,
     now_ms: int = 0,
+    spark: SparkSession | None = None,
 ) -> dict[str, list[Any]]:
     """What a job sends to its sinks, from empty state to the end of its input.
 
@@ -37,14 +42,17 @@ def run_job(
         parallelism: how many subtasks; or a list with a number for each epoch: where it is another
             one than before, a new job goes on from a snapshot of the one before.
         now_ms: processing time, which stands still.
+        spark: a session, for jobs that use Spark itself (`transform`, `env.spark`). Each epoch's
+            rows pass `transform` together, as a static DataFrame of it; all else runs in this
+            process. Meanwhile its time zone is UTC, as in jobs.
 
     Returns:
         By uid of a sink its rows as named tuples, in the order of epochs and subtasks.
 
     Raises:
         UserError: `build` is none, or calls something with arguments that it does not take; the job
-            has no sink, or uses Spark itself (`transform`, `env.spark`); or a row
-            does not fit its input.
+            has no sink, or uses Spark itself and there is no session; or a row does not fit its
+            input.
         Exception: what code of the job raised, with a note that names the key.
     """
     _require_build(build)
@@ -59,14 +67,26 @@ def run_job(
         )
     # When the input is used up there is one more epoch, without rows.
     steps = zip(_numbers(parallelism, len(epochs)), (*epochs, None), strict=True)
+    with _as_in_jobs(spark):
+        return _run(build, steps, tuple(args), lambda: now_ms, spark)
+
+
+def _run(
+    build: Callable[[StreamEnvironment], object],
+    steps: Iterable[tuple[int, Rows | None]],
+    args: tuple[str, ...],
+    clock: Callable[[], int],
+    spark: SparkSession | None,
+) -> dict[str, list[Any]]:
+    """Epochs with their number of subtasks; None is the end of the input."""
     found: dict[str, list[Any]] = {}
     kept: Snapshot | None = None
     for number, some in groupby(steps, key=itemgetter(0)):
-        env = TestEnvironment(tuple(args))
-        with calls_explained():
+        env = TestEnvironment(args, spark)
+        with calls_explained(), columns_explained():
             build(env)
         outputs = _collected(env)
-        job = InProcessJob(env.graph, clock=lambda: now_ms, parallelism=number, restore=kept)
+        job = InProcessJob(env.graph, clock=clock, parallelism=number, restore=kept, spark=spark)
         with job:
             for _, rows in some:
                 if rows is None:
@@ -77,6 +97,25 @@ def run_job(
             # The last one goes to the end of the input.
             kept = None if rows is None else job.snapshot()
     return found
+
+
+@contextmanager
+def _as_in_jobs(spark: Any) -> Iterator[None]:
+    """Have the session read and write times as that of a job does."""
+    if spark is None:
+        yield
+        return
+    if not isinstance(spark, SparkSession):
+        raise UserError(
+            f"spark is a session of Spark: spark={spark!r:.100}; give the one of the fixture "
+            f"moorage_spark, or SparkSession.builder.master('local[1]').getOrCreate()"
+        )
+    before = spark.conf.get(_TIME_ZONE)
+    spark.conf.set(_TIME_ZONE, "UTC")
+    try:
+        yield
+    finally:
+        spark.conf.set(_TIME_ZONE, before or "UTC")
 
 
 def _require_build(build: Any) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Processes", "said", "started_processes"]
+__all__ = ["Processes", "run_tests_of", "said", "started_processes"]
 
 
 class Processes:
@@ -50,3 +50,18 @@ def started_processes() -> Iterator[Processes]:
 def said(output: str) -> list[dict[str, Any]]:
     """The whole lines of JSON in what a process wrote, even if it died while it wrote."""
     return [json.loads(line) for line in output.splitlines(keepends=True) if line.endswith("}\n")]
+
+
+def run_tests_of(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the tests of a job in its folder, as if they were the only ones on this machine."""
+    # Each job has a module `job` of its own.
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "moorage.testing.plugin"]
+    command += ["-p", "no:cacheprovider", "--import-mode=prepend", "--rootdir", str(folder)]
+    return subprocess.run(
+        [*command, *arguments, str(folder)],
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import re
 import runpy
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from moorage_testing.processes import run_tests_of
 
 from moorage.cli.exit_codes import ExitCode
 from moorage.cli.init import TEMPLATES, job_name
@@ -45,19 +45,7 @@ def test_a_new_job_is_valid_and_can_be_imported(moorage, tmp_path, template):
 def test_the_tests_of_new_jobs_pass(moorage, tmp_path):
     for template in RUNS:
         moorage("init", tmp_path / template, "-t", template)
-    # Each has a `job` of its own, as if it were the only one.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "moorage.testing.plugin"]
-    command += ["-p", "no:cacheprovider", "--import-mode=prepend"]
-    for template in RUNS:
-        folder = tmp_path / template
-        done = subprocess.run(
-            [*command, "--rootdir", str(folder), str(folder)],
-            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=folder,
-        )
+        done = run_tests_of(tmp_path / template)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from moorage import (
     FileSink,
@@ -109,8 +111,15 @@ def test_what_needs_spark_is_said(tmp_path):
         stream = env.read_stream("s", "json", schema="user string, n long")
         stream.transform(lambda frame: frame.select("user", "n"))
 
-    with pytest.raises(UserError, match="without Spark"):
+    with pytest.raises(UserError, match=r"without Spark.*input=s asked=select; .*moorage_spark"):
         run_job(transformed, {})
+
+    def unchanged(env):
+        stream = env.read_stream("s", "json", schema="user string", path="in")
+        stream.transform(lambda frame: frame).sink_to(FileSink("out"), uid="out")
+
+    with pytest.raises(UserError, match=r"without Spark.*input=s asked=transform; .*moorage_spark"):
+        run_job(unchanged, {})
     with pytest.raises(UserError, match=r"without Spark.*env\.spark asked=table"):
         run_job(lambda env: env.spark.table("t"), {})
     with pytest.raises(UserError, match="name them with schema"):
@@ -123,6 +132,23 @@ def test_what_needs_spark_is_said(tmp_path):
         run_job(build, {"left": [{"usr": "a", "n": 1, "at": 5}]}, args=[str(tmp_path)])
     with pytest.raises(UserError, match="without sinks"):
         run_job(lambda env: env.read_stream("s", "json", schema="a long"), {})
+
+
+def test_expressions_of_spark_where_none_runs_are_told_what_to_do(monkeypatch):
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+
+    def described(env):
+        env.read_stream("s", "json", schema="a long").transform(lambda f: f.where(F.col("a") > 1))
+
+    def asserts(env):
+        raise AssertionError(env.args)
+
+    with pytest.raises(UserError, match=r"without Spark.*pyspark\.sql\.functions; .*moorage_spark"):
+        run_job(lambda _: F.col("a"), {})
+    with pytest.raises(UserError, match="without Spark"):
+        run_job(described, {})
+    with pytest.raises(AssertionError, match=r"\('mine',\)"):
+        run_job(asserts, {}, args=["mine"])
 
 
 def test_what_goes_to_functions_of_the_job_is_given_back_too():
