@@ -11,6 +11,7 @@ import yaml
 from typer.main import get_group
 
 from moorage.cli.app import _OTHERWISE, app, run_session
+from moorage.cli.cluster_jobs import plugin
 from moorage.cli.progress import PlainDisplay
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.driver.views import CheckpointView, OddRows
@@ -335,6 +336,26 @@ def test_a_verdict_on_a_manifest_is_there_for_programs_right_or_wrong(moorage, j
     assert (problem["field"], problem["reason"]) == ("spec.scaling.x", "is not a field")
     assert problem["line"] > 1
     assert problem["fix"].startswith("remove it; known here")
+
+
+# A page, a page that is served, and manifests, which are YAML in any case.
+WITHOUT_OUTPUT = {"moorage report", "moorage ui", "moorage render"}
+
+
+def commands_of(command, name):
+    for sub, found in getattr(command, "commands", {}).items():
+        yield from commands_of(found, f"{name} {sub}")
+    if not hasattr(command, "commands"):
+        yield name, command
+
+
+@pytest.mark.parametrize("which", [app, plugin], ids=["moorage", "kubectl moorage"])
+def test_every_command_prints_what_it_found_for_programs(which):
+    name = "moorage" if which is app else "kubectl moorage"
+    for told, command in commands_of(get_group(which), name):
+        taken = [one for one in command.params if "-o" in one.opts]
+        forms = [list(one.type.choices) for one in taken if hasattr(one.type, "choices")]
+        assert forms == [] if told in WITHOUT_OUTPUT else [["table", "json", "yaml"]], told
 
 
 def test_versions_are_there_for_programs(moorage):

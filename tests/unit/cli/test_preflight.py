@@ -4,7 +4,6 @@ import json
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -12,6 +11,7 @@ from moorage_testing.manifests import job_object, spec_data
 
 from moorage.cli import preflight as module
 from moorage.cli.exit_codes import exit_code
+from moorage.driver.preflight import Preflight
 from moorage.errand import REQUEST_ENV
 from moorage_api import JobSpec
 from moorage_operator.children.names import labels
@@ -21,6 +21,11 @@ from moorage_state.errors import StoreUnavailable
 from moorage_state.snapshots.store_tasks import decode_request
 
 DENIED = 'Error from server (Forbidden): {} is forbidden: User "me" cannot list resource'
+
+
+COULD_START = (
+    "clicks could start: 1 stateful operators, begins from chk-7 (epoch 40), drops state of gone\n"
+)
 
 
 @dataclass
@@ -106,7 +111,7 @@ def for_both(manifest, tmp_path, here):  # noqa: ARG001  it is tried here, too
 @pytest.fixture
 def here(monkeypatch):
     """What is tried on this machine goes well."""
-    found = SimpleNamespace(text="1 stateful operators", warnings=("look",))
+    found = Preflight(("count",), "chk-7", 40, ("gone",), ("look",))
     monkeypatch.setattr("moorage.driver.preflight.preflight", lambda *_: found)
 
 
@@ -176,7 +181,7 @@ def test_without_a_cluster_that_is_said_and_fails_only_who_asked_for_one(
 ):
     setattr(kubectl, field, said)
     status, out, err = moorage("preflight", for_both)
-    assert (status, out) == (0, "clicks could start: 1 stateful operators\n")
+    assert (status, out) == (0, COULD_START)
     assert f"not tried on a cluster: {why}" in err
     status, _, err = moorage("preflight", for_both, "--for", "cluster")
     assert status == 2
@@ -207,6 +212,57 @@ def test_what_fails_here_keeps_nobody_from_asking_the_cluster(
     assert "the store does not answer" in err
 
 
+def test_what_came_out_is_there_for_programs(moorage, kubectl, manifest, for_both, monkeypatch):
+    status, out, err = moorage("preflight", for_both, "-o", "json")
+    found = json.loads(out)
+    assert (status, found["format"], found["command"]) == (0, 1, "preflight")
+    assert (found["job"], found["ok"]) == ("clicks", True)
+    assert found["local"] == {
+        "outcome": "ok",
+        "detail": COULD_START.partition(": ")[2].strip(),
+        "operators": ["count"],
+        "restore": "chk-7",
+        "epoch": 40,
+        "dropped": ["gone"],
+        "warnings": ["look"],
+    }
+    assert (found["cluster"]["outcome"], found["cluster"]["namespace"]) == ("ok", "streams")
+    checks = {one["check"]: one for one in found["cluster"]["findings"]}
+    assert checks["pods"]["outcome"] == "ok"
+    assert checks["image and job"]["outcome"] == "unknown"
+    assert "look" in err
+    # What fails on either side is in it, and the status is that of the text.
+    kubectl.objects["ServiceAccount"] = []
+    status, out, _ = moorage("preflight", for_both, "-o", "yaml")
+    found = yaml.safe_load(out)
+    assert (status, found["ok"], found["local"]["outcome"]) == (2, False, "ok")
+    assert found["cluster"]["outcome"] == "failed"
+
+    def away(*_):
+        raise StoreUnavailable("the store does not answer: endpoint=s3.example")
+
+    monkeypatch.setattr("moorage.driver.preflight.preflight", away)
+    status, out, err = moorage("preflight", for_both, "--for", "local", "-o", "json")
+    found = json.loads(out)
+    assert (status, found["ok"]) == (exit_code(StoreUnavailable("")), False)
+    assert found["local"]["outcome"] == "failed"
+    assert "the store does not answer" in found["local"]["detail"]
+    assert "the store does not answer" in err
+    assert found["cluster"] == {
+        "outcome": "unknown",
+        "detail": "--for local",
+        "namespace": None,
+        "findings": [],
+    }
+    # Nobody who asked for a cluster takes one that was not asked for a yes.
+    kubectl.version = "The connection to the server was refused"
+    status, out, err = moorage("preflight", manifest(), "-o", "json")
+    found = json.loads(out)
+    assert (status, found["ok"], found["cluster"]["outcome"]) == (2, False, "unknown")
+    assert found["local"]["outcome"] == "unknown"
+    assert "no cluster can be asked" in err
+
+
 def test_without_kubectl_that_is_said(moorage, for_both, monkeypatch):
     def none(*_):
         raise FileNotFoundError("kubectl")
@@ -220,11 +276,11 @@ def test_without_kubectl_that_is_said(moorage, for_both, monkeypatch):
 @pytest.mark.usefixtures("kubectl", "here")
 def test_a_job_for_this_machine_is_tried_here_and_why_not_elsewhere_is_said(moorage, job_file):
     status, out, err = moorage("preflight", job_file)
-    assert (status, out) == (0, "clicks could start: 1 stateful operators\n")
+    assert (status, out) == (0, COULD_START)
     assert "look" in err
     assert "not tried on a cluster: spec." in err
     status, out, err = moorage("preflight", job_file, "--for", "local")
-    assert (status, out) == (0, "clicks could start: 1 stateful operators\n")
+    assert (status, out) == (0, COULD_START)
     assert "cluster" not in err
 
 
