@@ -1,12 +1,40 @@
 #!/bin/sh
-# What Spark runs in an executor's container before Kubernetes ends it (spark.decommission.enabled):
-# tell the executor to hand over its shuffle files, and give it half a minute for that.
+# What Spark runs in an executor's container before Kubernetes ends it (spark.decommission.enabled).
+#
+# Where the driver is told to end as well, as on a node that is drained, the executor goes on as it is: the driver's
+# last checkpoint needs it, and Spark ends it after that. Both may hear of it a little apart, so the driver is asked
+# for some seconds. Else the executor is told to take no more tasks and to hand over its shuffle files, and has 20
+# seconds for that.
+
+driver_ends() {
+    python -ISc '
+import http.client, os, ssl, sys, urllib.parse
+host = urllib.parse.urlsplit(os.environ["SPARK_DRIVER_URL"]).hostname
+kind, more = http.client.HTTPConnection, {}
+if os.path.isdir("/etc/moorage/tls"):
+    # Believed unseen, as the kubelet does: whoever lies here only has a pod end later.
+    kind, more = http.client.HTTPSConnection, {"context": ssl._create_unverified_context()}
+driver = kind(host, 7780, timeout=2, **more)
+driver.request("GET", "/healthz")
+sys.exit(driver.getresponse().read() != b"ends\n")' 2>/dev/null
+}
+
 for directory in /proc/[0-9]*; do
     pid=${directory#/proc/}
     if tr '\0' ' ' <"$directory/cmdline" 2>/dev/null | grep -q '^[^ ]*java .*KubernetesExecutorBackend'; then
+        asked=0
+        while [ -d "$directory" ] && [ "$asked" -lt 5 ]; do
+            if driver_ends; then
+                # The driver's own time to end is no longer than this pod's.
+                while [ -d "$directory" ]; do sleep 1; done
+                continue 2
+            fi
+            asked=$((asked + 1))
+            sleep 1
+        done
         kill -s PWR "$pid" 2>/dev/null || continue
         seconds=0
-        while [ -d "$directory" ] && [ "$seconds" -lt 35 ]; do
+        while [ -d "$directory" ] && [ "$seconds" -lt 20 ]; do
             sleep 1
             seconds=$((seconds + 1))
         done

@@ -4,7 +4,10 @@ After each misfortune the auditor, a pod beside the job, compares all state and 
 with what a clock without gaps must give.
 """
 
+import re
+import threading
 import time
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 
 import pytest
@@ -12,7 +15,7 @@ from kubernetes.client.exceptions import ApiException
 
 from moorage_api.reserved import LOCAL_DIR
 
-from .e2e_cluster import wait_until
+from .e2e_cluster import Cluster, Namespace, wait_until
 from .e2e_epochs import watched
 from .ticker import Ticker
 
@@ -157,6 +160,55 @@ def test_an_evicted_driver_is_back_and_was_not_blamed(ticker, measured):
     restarts = ticker.namespace.status()["restarts"]
     assert restarts["lastReason"] == "DriverEvicted"
     assert len(restarts.get("window", [])) == blamed
+    ticker.wait_checkpoints()
+    ticker.audit()
+
+
+@contextmanager
+def heard(ticker, name):
+    """What a driver says to its end; it goes with its pod, so it is listened to while it runs."""
+    mine, lines = ticker.namespace.cluster, []
+
+    def listen():
+        with closing(Cluster(mine.kubeconfig, mine.context)) as cluster:
+            there = Namespace(cluster, ticker.namespace.name)
+            lines.extend(there.log(name, container="driver", follow=True).splitlines())
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    yield lines
+    listener.join(120)
+    assert not listener.is_alive(), f"{name} does not end"
+
+
+def last_of(pattern, lines):
+    found = [match for line in lines if (match := re.search(pattern, line))]
+    assert found, f"{pattern} was not said: {lines[-20:]}"
+    return [int(number) for number in found[-1].groups()]
+
+
+@pytest.mark.scenario(80)
+@pytest.mark.scenario(38)
+def test_everything_of_a_job_evicted_at_once_goes_on_from_a_last_checkpoint(ticker, measured):
+    """As from a drained node: none of the epochs that were committed is computed again."""
+    before, name = ticker.attempt, ticker.driver["metadata"]["name"]
+    pods = [*(pod["metadata"]["name"] for pod in ticker.namespace.pods("executor")), name]
+    assert len(pods) == 3
+    with watched(ticker.namespace) as epochs, heard(ticker, name) as lines:
+        wait_until(lambda: bool(epochs.by(name)), 60, "the driver is heard")
+        known = ticker.newest_checkpoint()
+        assert all(evict(ticker, pod) for pod in pods)
+        ticker.wait_ready(attempt=before + 1)
+        follower = ticker.driver["metadata"]["name"]
+        wait_until(lambda: bool(epochs.by(follower)), 120, "its follower is heard")
+    measured("between epochs at an eviction of all pods", epochs.between(name, follower))
+    (committed,) = last_of(r"phase: phase=checkpointing epoch=(\d+)", lines)
+    checkpoint, epoch = last_of(r"checkpoint: id=(\d+) epoch=(\d+)", lines)
+    assert checkpoint > known
+    assert epoch == committed
+    status = ticker.namespace.status()
+    assert status["attempt"]["restoredFrom"]["checkpointId"] == checkpoint
+    assert status["restarts"]["lastReason"] == "DriverEvicted"
     ticker.wait_checkpoints()
     ticker.audit()
 

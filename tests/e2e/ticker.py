@@ -150,14 +150,14 @@ class Ticker:
         wanted: list[int] = []
 
         def completed() -> bool:
-            newest = self._newest_checkpoint()
+            newest = self.newest_checkpoint()
             if newest is not None and not wanted:
                 wanted.append(newest + more)
             return newest is not None and newest >= wanted[0]
 
         wait_until(completed, seconds, f"{more} more checkpoints of {self.name} (to {wanted})")
 
-    def _newest_checkpoint(self) -> int | None:
+    def newest_checkpoint(self) -> int | None:
         """The id of the newest checkpoint as the driver knows it; None if it does not say."""
         place = f"://127.0.0.1:{ENDPOINT_PORT}{METRICS_PATH}"
         try:

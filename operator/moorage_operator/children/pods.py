@@ -356,7 +356,8 @@ def _scheme(spec: JobSpec) -> str:
 
 
 _UPLOAD_SECONDS = 30
-# Spark's stop hook (decom.sh) hands over shuffle files first; only then the sidecar is told to end.
+# Spark's stop hook (decom.sh) asks whether the driver ends too, and hands over shuffle files; only
+# then the sidecar is told to end.
 _HOOK_SECONDS = 35
 # No longer than a driver's: see StartOrder.grace_seconds.
 _GRACE_SECONDS = _HOOK_SECONDS + _UPLOAD_SECONDS + 5

@@ -200,10 +200,14 @@ class Endpoint:
         }
 
     def _health(self) -> web.Response:
-        """A driver that stands by is not ready: the job's Service leads to the one that leads."""
+        """A driver that stands by is not ready: the job's Service leads to the one that leads.
+
+        One that was told to end says so: executors whose node is drained stay as long as it needs
+        them (`decom.sh` of the image).
+        """
         if self._board.progress.standby:
             return web.Response(text="stands by\n", status=503)
-        return web.Response(text="ok\n")
+        return web.Response(text="ends\n" if self._requests.ending else "ok\n")
 
     def _authorize(self, request: web.BaseRequest) -> None:
         sent = _shown(request)

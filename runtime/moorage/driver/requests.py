@@ -309,6 +309,11 @@ class Requests:
         """The request to end without waiting for a boundary, if there is one."""
         return self._at_once
 
+    @property
+    def ending(self) -> bool:
+        """Whether nothing new is taken any more, since the driver was told to end or has ended."""
+        return bool(self._ended)
+
     def refuse(self, reason: str) -> None:
         """Take nothing new from now on; what was asked for goes on."""
         with self._lock:

@@ -54,6 +54,11 @@ def test_health_needs_no_token_and_says_nothing(played):
     assert played.call("GET", "/healthz", token=None) == (200, b"ok\n")
 
 
+def test_a_driver_that_was_told_to_end_is_ready_and_says_so(played):
+    played.requests.refuse("the driver is ending: signal=SIGTERM")
+    assert played.call("GET", "/healthz", token=None) == (200, b"ends\n")
+
+
 def test_a_driver_that_stands_by_is_not_ready_and_leaves_metrics_to_the_one_that_leads(played):
     played.say(phase="running", standby=True, epochs=1, epoch_rows=5)
     assert played.call("GET", "/healthz", token=None) == (503, b"stands by\n")

@@ -1,0 +1,184 @@
+"""An executor's stop hook of the image, beside a driver's endpoint and a stand-in for Java."""
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moorage_testing.tls import mount
+
+from moorage_api.driver import ENDPOINT_PORT, HEALTH_PATH
+from moorage_api.reserved import TLS_DIR
+
+from .conftest import play
+
+SCRIPT = Path(__file__).parents[3] / "runtime" / "image" / "decom.sh"
+ASKS, HANDS_OVER = 5, 20
+"""How often the driver is asked, and the seconds that Java has after that."""
+JAVA = """
+import sys
+from signal import *
+pthread_sigmask(SIG_BLOCK, [SIGPWR, SIGTERM])
+print("runs", flush=True)
+told = sigwait([SIGPWR, SIGTERM])
+print(told.name, flush=True)
+if "stays" in sys.argv:
+    sigwait([SIGTERM])
+"""
+
+
+class Hook:
+    """The script at work; it sleeps until a test lets it go on, so that no time is measured."""
+
+    def __init__(self, folder, port):
+        self.folder, self.port = folder, port
+        self.sleeps, self.turns = folder / "sleeps", folder / "turns"
+        os.mkfifo(self.sleeps)
+        os.mkfifo(self.turns)
+        (folder / "sleep").write_text(f"#!/bin/sh\necho >{self.sleeps}\nread turn <{self.turns}\n")
+        (folder / "sleep").chmod(0o755)
+        (folder / "python").symlink_to(sys.executable)
+        (folder / "proc").mkdir()
+        self.java: Any = None
+        self.process: Any = None
+
+    def start_java(self, *arguments):
+        program = self.folder / "java.py"
+        program.write_text(JAVA)
+        words = ["/opt/java/bin/java", "-I", program, "KubernetesExecutorBackend"]
+        self.java = subprocess.Popen(
+            [*words, *arguments], executable=sys.executable, stdout=subprocess.PIPE, text=True
+        )
+        assert self.java.stdout.readline() == "runs\n"
+        (self.folder / "proc" / str(self.java.pid)).symlink_to(f"/proc/{self.java.pid}")
+
+    def start(self):
+        text = SCRIPT.read_text()
+        # All of a process table are others' executors as well, and the places are a pod's.
+        for place, here in (
+            ("/proc/", f"{self.folder}/proc/"),
+            (TLS_DIR, f"{self.folder}/tls"),
+            (f"host, {ENDPOINT_PORT}", f"host, {self.port}"),
+        ):
+            assert place in text
+            text = text.replace(place, here)
+        assert f'"{HEALTH_PATH}"' in text
+        script = self.folder / "decom.sh"
+        script.write_text(text)
+        self.process = subprocess.Popen(
+            ["/bin/sh", script],
+            env={
+                "PATH": f"{self.folder}:{os.environ['PATH']}",
+                "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@127.0.0.1:7078",
+            },
+        )
+
+    def turn(self, count=1):
+        """Let it wake up so many times."""
+        for _ in range(count):
+            with self.asleep():
+                pass
+
+    @contextmanager
+    def asleep(self):
+        """It sleeps, and goes on when the block is left."""
+        assert self.sleeps.read_text() == "\n"
+        yield
+        self.turns.write_text("\n")
+
+    def ended(self):
+        """What Java was told by then; it has ended, by itself or now."""
+        self.java.terminate()
+        self.java.wait()
+        return self.java.stdout.read().split()
+
+    def close(self):
+        for process in (self.process, self.java):
+            if process is not None:
+                process.kill()
+                process.wait()
+        if self.java is not None:
+            self.java.stdout.close()
+
+
+@pytest.fixture
+def hook(tmp_path):
+    made = []
+
+    def make(port):
+        made.append(Hook(tmp_path, port))
+        return made[0]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_an_executor_whose_driver_goes_on_is_told_to_hand_over_and_waited_for(hook, played):
+    hook = hook(played.endpoint.port)
+    hook.start_java()
+    hook.start()
+    hook.turn(ASKS)
+    assert hook.java.wait() == 0
+    assert hook.ended() == ["SIGPWR"]
+    hook.turn()
+    assert hook.process.wait() == 0
+
+
+def test_an_executor_that_does_not_get_done_is_not_waited_for_any_longer(hook, played):
+    hook = hook(played.endpoint.port)
+    hook.start_java("stays")
+    hook.start()
+    hook.turn(ASKS + HANDS_OVER)
+    assert hook.process.wait() == 0
+    assert hook.java.poll() is None
+
+
+@pytest.mark.parametrize("turns", [0, 1, ASKS - 1])
+def test_an_executor_whose_driver_ends_too_is_left_alone_until_spark_ends_it(hook, played, turns):
+    """Also where the driver hears of it a little later."""
+    hook = hook(played.endpoint.port)
+    hook.start_java()
+    if turns == 0:
+        played.requests.refuse("the driver is ending: signal=SIGTERM")
+    hook.start()
+    hook.turn(max(0, turns - 1))
+    with hook.asleep():
+        played.requests.refuse("the driver is ending: signal=SIGTERM")
+    hook.turn(ASKS + HANDS_OVER + 1)
+    assert hook.process.poll() is None
+    assert hook.ended() == ["SIGTERM"]
+    hook.turn()
+    assert hook.process.wait() == 0
+
+
+def test_a_driver_is_asked_by_tls_where_the_job_has_a_certificate(hook, tmp_path):
+    with play(tls=mount(tmp_path / "tls"), seconds=1.0) as played:
+        played.requests.refuse("the driver is ending: signal=SIGTERM")
+        hook = hook(played.endpoint.port)
+        hook.start_java()
+        hook.start()
+        hook.turn(ASKS + 1)
+        assert hook.ended() == ["SIGTERM"]
+        hook.turn()
+        assert hook.process.wait() == 0
+
+
+def test_a_driver_that_does_not_answer_keeps_no_executor(hook, played):
+    port = played.endpoint.port
+    played.endpoint.close()
+    hook = hook(port)
+    hook.start_java()
+    hook.start()
+    hook.turn(ASKS)
+    assert hook.java.wait() == 0
+    assert hook.ended() == ["SIGPWR"]
+
+
+def test_where_no_java_is_left_there_is_nothing_to_wait_for(hook, played):
+    hook = hook(played.endpoint.port)
+    hook.start()
+    assert hook.process.wait() == 0
