@@ -3,9 +3,9 @@
     make e2e ARGS="-m 'e2e and soak' --soak-time 30m --kubeconfig FILE ..."
 
 Operator, driver, executors, state servers and the store are killed, the store is stopped, pods are
-evicted, the node is drained, the job is rescaled while it runs, and gets versions that are good and
-versions that are not. Now and then it is let come to itself with a good one, and the auditor
-compares all state and all output with what a clock without gaps must give.
+evicted, the node is drained, the job is rescaled while it runs, by hand and by its autoscaler, and
+gets versions that are good and versions that are not. Now and then it is let come to itself with a
+good one, and the auditor compares all state and all output with what a clock without gaps gives.
 """
 
 import json
@@ -13,6 +13,7 @@ import random
 import time
 from collections import Counter
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from kubernetes.client.exceptions import ApiException
@@ -34,6 +35,18 @@ ROUND_SECONDS = 300.0
 """After so long the job is let come to itself."""
 BACK_SECONDS = 600.0
 DRAIN_SECONDS = 60.0
+SCALER = {
+    "enabled": True,
+    "dryRun": False,
+    "min": 2,
+    "max": 5,
+    "window": "1m",
+    "scaleDownDelay": "30s",
+    "stabilizationInterval": "20s",
+}
+"""Who edits the parallelism decides anew, and the autoscaler goes on from there: it brings back
+what is outside its bounds, and takes away what is more than the clock needs."""
+WIDTHS = (1, 2, 3, 4, 5, 8)
 UPGRADES = (
     {"strategy": "Restart", "preflight": False},
     {"strategy": "Restart", "preflight": True},
@@ -54,7 +67,12 @@ def ticker(namespace, images, pull_policy, s3, authority):
     namespace.apply(certificate(ticker, authority))
     ticker.start(
         security={"tls": {"secretName": SECRET}},
-        scaling={"mode": "InPlaceParallelism", "parallelism": 2, "maxParallelism": 16},
+        scaling={
+            "mode": "InPlaceParallelism",
+            "parallelism": 2,
+            "maxParallelism": 16,
+            "autoscaler": SCALER,
+        },
         upgrade={
             "standby": {"observeFor": "5s", "catchUpTimeout": "3m"},
             "rollback": {
@@ -84,12 +102,21 @@ class Chaos:
     def __init__(self, ticker, system, authority, rng):
         self.ticker, self.system, self.authority, self.rng = ticker, system, authority, rng
         self.edition = 1
+        self.decks: dict[str, list[Any]] = {}
         self.done: Counter[str] = Counter()
         self.missed: Counter[str] = Counter()
+        self.scaled: set[str] = set()
+
+    def deal(self, name, cards):
+        """One of them by chance, and none again before all others came as often."""
+        deck = self.decks.setdefault(name, [])
+        if not deck:
+            deck.extend(self.rng.sample(cards, len(cards)))
+        return deck.pop()
 
     def strike(self):
         """One fault, and its name; a pod that is just gone is a fault that missed."""
-        fault = self.rng.choice(FAULTS)
+        fault = self.deal("faults", FAULTS)
         try:
             fault(self)
         except (ApiException, AssertionError, KeyError, IndexError) as error:
@@ -99,9 +126,7 @@ class Chaos:
         return fault.__name__
 
     def rescale(self):
-        self.ticker.namespace.edit(
-            {"scaling": {"parallelism": self.rng.choice((1, 2, 3, 4, 5, 8))}}
-        )
+        self.ticker.namespace.edit({"scaling": {"parallelism": self.deal("widths", WIDTHS)}})
 
     def operator(self):
         self.system.kill_operators()
@@ -151,22 +176,28 @@ class Chaos:
     def good_version(self):
         """Of the job's program; it says in the state which edition it is."""
         self.edition += 1
-        self._version(self.rng.choice(UPGRADES), str(self.edition))
+        self._version(self.deal("good", UPGRADES), str(self.edition))
 
     def bad_version(self):
         """Its graph cannot be built: it is refused, or rolled back."""
         # Each time another one: what was given up once is not tried again.
         wrong = f"no-number-{self.done['bad_version']}"
-        self._version(self.rng.choice(UPGRADES), wrong, patience="30s")
+        self._version(self.deal("bad", UPGRADES), wrong, patience="30s")
 
     def version_from_nowhere(self):
         """It never runs: it is rolled back, or the next edit leads out of it."""
-        self._version(self.rng.choice(UPGRADES), str(self.edition), NOWHERE, patience="30s")
+        self._version(self.deal("nowhere", UPGRADES), str(self.edition), NOWHERE, patience="30s")
 
     def settle(self):
         """A good version, in place of what the job was given last: one that nobody gave up yet."""
         self.edition += 1
         self._version(UPGRADES[0], str(self.edition))
+
+    def look(self):
+        """Write down what the autoscaler has done by now: events do not stay."""
+        decided = self.ticker.namespace.status()["scaling"].get("autoscaler") or {}
+        if step := decided.get("step"):
+            self.scaled.add(f"{step['at']}: {step['before']} to {step['after']}")
 
     def eviction(self):
         pods = (*self.ticker.namespace.pods("executor"), self.ticker.driver)
@@ -251,7 +282,7 @@ FAULTS = (
 
 
 def come_to_itself(ticker, chaos):
-    """The job runs, in its newest version, as wide as its spec says, and the audit is right."""
+    """The job runs, in its newest version, as wide as it should be, and the audit is right."""
     chaos.settle()
     generation = ticker.namespace.job()["metadata"]["generation"]
     wait_until(
@@ -261,17 +292,21 @@ def come_to_itself(ticker, chaos):
     )
     ticker.wait_ready(seconds=BACK_SECONDS)
     ticker.wait_checkpoints(2, seconds=BACK_SECONDS)
-    scaling = ticker.namespace.job()["spec"]["scaling"]
-    wait_until(
-        lambda: (
-            ticker.namespace.status()["scaling"]["observedParallelism"] == scaling["parallelism"]
-        ),
-        BACK_SECONDS,
-        f"it has {scaling['parallelism']} subtasks",
-    )
+    wait_until(lambda: has_its_width(ticker.namespace), BACK_SECONDS, "it has its subtasks")
+    chaos.look()
     found = ticker.audit()
     assert found["editions"] == [chaos.edition]
     return found
+
+
+def has_its_width(namespace):
+    """Whether it runs with what the autoscaler decided, or the spec where that came later."""
+    status, declared = namespace.status()["scaling"], namespace.job()["spec"]["scaling"]
+    decided, wanted = status.get("autoscaler") or {}, declared["parallelism"]
+    if decided.get("declared") == wanted and decided.get("target"):
+        wanted = decided["target"]
+    within = SCALER["min"] <= wanted <= SCALER["max"]
+    return within and status["observedParallelism"] == wanted
 
 
 def reconciled(status, generation):
@@ -303,10 +338,16 @@ def test_whatever_happens_every_tick_is_counted_once(
         rest = min(time.monotonic() + ROUND_SECONDS, ends)
         while time.monotonic() < rest:
             write({"fault": chaos.strike()})
+            chaos.look()
             time.sleep(chaos.rng.uniform(*PAUSE_SECONDS))  # faults are as far apart as they are
         quiet = time.monotonic()
         found = come_to_itself(ticker, chaos)
         back = round(time.monotonic() - quiet)
         told = {"attempt": ticker.attempt, "done": chaos.done, "missed": chaos.missed}
+        told["scaled"] = sorted(chaos.scaled)
         write({"back_after": back, **found, **told})
     assert chaos.done
+    struck = chaos.done.total() + chaos.missed.total()
+    if struck >= 2 * len(FAULTS):
+        assert not {fault.__name__ for fault in FAULTS} - set(chaos.done)
+        assert chaos.scaled
