@@ -241,7 +241,8 @@ def test_the_jobs_policy_lets_in_what_jobs_need(rendered):
     endpoint, spark = found[0]["spec"]["ingress"]
     assert ports(endpoint) == {ENDPOINT_PORT}
     servers = set(range(SIDECAR_PORT, SIDECAR_PORT + 64))
-    assert ports(spark) == {DRIVER_PORT, BLOCK_MANAGER_PORT, SIDECAR_HEALTH_PORT} | servers
+    between = {DRIVER_PORT, BLOCK_MANAGER_PORT, SIDECAR_HEALTH_PORT, ENDPOINT_PORT}
+    assert ports(spark) == between | servers
 
 
 def test_the_jobs_policy_knows_the_operators_pod(rendered):
