@@ -14,10 +14,15 @@ import pytest
 from moorage_testing.world import World
 from moorage_testing.world.scene import CHECKPOINTS, SAVEPOINTS, job
 
+from moorage_api.status import OperatorView
+
 pytestmark = [pytest.mark.scenarios, pytest.mark.timeout(900)]
 
 ELSEWHERE = "s3://state/elsewhere"
 TWO = "registry.example/clicks:2"
+SHARD = "moorage.dev/shard"
+STANDARD = "profile: standard\nprofiles:\n  standard: {driver: {memory: 3Gi}}\n"
+WIDER = STANDARD.replace("3Gi", "4Gi")
 
 
 @dataclass(frozen=True)
@@ -84,12 +89,95 @@ async def stable(world):
     await world.run(3)
 
 
-async def published(world):
+async def published(world, **health):
     """A version on trial whose output somebody may have read."""
     await stable(world)
+    if health:
+        world.edit(failurePolicy={"health": health})
     slow = {"duration": "10m"}
     world.edit(image=TWO, upgrade__rollback__stableAfter=slow)
     await world.until(lambda: upgraded(world) and world.report().completed_checkpoints > 1)
+
+
+async def watched(world):
+    """The same, and what hangs is to be rolled back."""
+    await published(world, noProgressFor="30s", actions={"noProgress": "Rollback"})
+
+
+def order_back(world):
+    world.annotate(rollback=world.status().reconciliation.stable_revision)
+
+
+async def waiting(world):
+    """An edit for which a quota has no room."""
+    await running(world)
+    enlarge(world)
+    await world.until(lambda: held(world))
+
+
+def enlarge(world):
+    world.set_quota(requests_memory="1Gi")
+    world.edit(driver={"memory": "12Gi"})
+
+
+def held(world):
+    full = world.condition("Reconciled") == "False/QuotaExceeded"
+    return world.is_running() and full and "QuotaExceeded" in world.events()
+
+
+async def profiled(world):
+    world.set_fleet(STANDARD)
+    await running(world)
+
+
+def take_profile(world):
+    world.set_fleet(WIDER)
+    world.annotate(restart="1")
+
+
+def offered(world):
+    """There is a profile that the job gets with its next restart, and people can read so."""
+    shown, reconciled = world.status().profile, world.status().condition("Reconciled")
+    told = reconciled is not None and "spec.driver.memory" in reconciled.message
+    return world.is_running() and told and shown is not None and shown.waiting != ""
+
+
+def enlarged_by_profile(world):
+    driver, shown = world.driver(), world.status().profile
+    taken = driver is not None and driver.manifest["spec"]["driver"]["memory"] == "4Gi"
+    return upgraded(world, "") and taken and shown is not None and not shown.waiting
+
+
+async def shared(world):
+    """The job of one of two operators."""
+    world.share("a", "b")
+    world.apply(of_shard("a"))
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+
+
+async def upgrading(world):
+    """The old version is told to take its last savepoint, and its operator waits for that."""
+    await shared(world)
+    world.edit(image=TWO)
+    await world.run(1)
+    await world.until(lambda: world.status().operation.step == "Snapshotting")
+
+
+def of_shard(name):
+    body = job()
+    body["metadata"]["labels"] = {SHARD: name}
+    return body
+
+
+def hand_over(world):
+    change = {"metadata": {"labels": {SHARD: "b"}}}
+    world.api.patch("StatefulSparkJob", world.namespace, "clicks", change)
+
+
+def handed_over(world):
+    said = world.status().operator
+    mine = OperatorView(lease=f"{world.operators_namespace}/b")
+    return said == mine and world.is_running() and world.status().operation is None
 
 
 def unrestorable(world):
@@ -101,6 +189,15 @@ def unrestorable(world):
 def unfit(world):
     world.drivers.habits.preflight_fails = "no"
     world.edit(image=TWO, upgrade={"preflight": True})
+
+
+def unfit_beside(world):
+    world.drivers.habits.standby_fails = "no"
+    beside(world)
+
+
+def beside(world):
+    world.edit(image=TWO, upgrade={"strategy": "WarmStandby", "standby": {"observeFor": "5s"}})
 
 
 def unwanted(world):
@@ -127,23 +224,43 @@ def runs_as(attempt):
     return lambda world: world.is_running() and len(world.drivers.by_pod) == attempt
 
 
-def upgraded(world):
+def upgraded(world, image=TWO):
     driver = world.driver()
     return (
         world.is_running()
         and driver is not None
-        and driver.manifest["spec"]["image"].endswith(":2")
+        and driver.manifest["spec"]["image"].endswith(image)
         and world.status().operation is None
     )
 
 
-async def autoscaled(world):
+async def autoscaled(world, mode="InPlaceParallelism"):
     world.drivers.habits.arrivals["clicks"] = 1000.0
     scaler = {"enabled": True, "dryRun": False, "min": 1, "max": 8, "window": "60s"}
-    width = {"parallelism": 2, "maxParallelism": 16, "mode": "InPlaceParallelism"}
+    width = {"parallelism": 2, "maxParallelism": 16, "mode": mode}
     world.apply(job(scaling={**width, "autoscaler": scaler}))
     await world.until(lambda: world.phase() == "Stable")
     await world.run(100)
+
+
+async def bounded(world):
+    """Subtasks more would need an executor for which a quota has no room."""
+    await autoscaled(world)
+    world.set_quota(pods="2", used="2")
+
+
+async def crowded(world):
+    """Such an executor would find no node."""
+    await autoscaled(world, "Restart")
+    world.kubelet.room_for = 2
+
+
+def as_narrow_as_before(world):
+    status = world.status()
+    known, done = status.scaling.autoscaler, status.operation is None
+    given_back = known is not None and known.target == 2 and known.no_room_until is not None
+    narrow = world.is_running() and status.scaling.observed_parallelism == 2
+    return narrow and done and given_back
 
 
 def overload(world):
@@ -225,19 +342,18 @@ OPERATIONS = {
         2,
         1,
     ),
-    "take over": Operation(
-        running,
-        lambda w: w.edit(
-            image=TWO,
-            upgrade={"strategy": "WarmStandby", "standby": {"observeFor": "5s"}},
-        ),
-        upgraded,
-        2,
-    ),
+    "take over": Operation(running, beside, upgraded, 2),
+    "standby that fails": Operation(running, unfit_beside, given_up("Rejected"), 2),
     "preflight that fails": Operation(running, unfit, given_up("Rejected"), 1),
     "pods that are refused": Operation(running, unwanted, given_up("Rejected"), 1),
     "rollback": Operation(stable, unrestorable, given_up("RolledBack"), 3, 1),
     "retract": Operation(published, kill, given_up("RolledBack"), 3, 1, goes_back=True),
+    "rollback by order": Operation(
+        published, order_back, given_up("RolledBack"), 3, 1, goes_back=True
+    ),
+    "rollback of what hangs": Operation(
+        watched, hang, given_up("RolledBack"), 3, 1, goes_back=True
+    ),
     "rescale": Operation(
         rescaled_by_restarts, lambda w: w.edit(scaling__parallelism=4), has_four, 2
     ),
@@ -261,6 +377,22 @@ OPERATIONS = {
     "rescale in place": Operation(running, lambda w: w.edit(executor__instances=3), wider, 1),
     "subtasks in place": Operation(running, lambda w: w.edit(scaling__parallelism=4), has_four, 1),
     "autoscale": Operation(autoscaled, overload, wider_by_itself, 1),
+    "a step that a quota refuses": Operation(bounded, overload, as_narrow_as_before, 1),
+    "a step back": Operation(crowded, overload, as_narrow_as_before, 3),
+    "quota without room": Operation(running, enlarge, held, 1),
+    "quota that grows": Operation(
+        waiting,
+        lambda w: w.set_quota(requests_memory="64Gi"),
+        lambda w: runs_as(2)(w) and w.status().operation is None,
+        2,
+        1,
+    ),
+    "profile": Operation(running, lambda w: w.set_fleet(STANDARD), offered, 1),
+    "profile that is taken": Operation(profiled, take_profile, enlarged_by_profile, 2, 1),
+    "hand over": Operation(shared, hand_over, handed_over, 1),
+    "hand over an upgrade": Operation(
+        upgrading, hand_over, lambda w: handed_over(w) and upgraded(w), 2, 1
+    ),
     "discard": Operation(
         disposable,
         lambda w: w.api.delete("StatefulSparkSnapshot", w.namespace, "clicks-past"),
@@ -290,6 +422,9 @@ OPERATIONS = {
 }
 _SOAKED = (
     "retract",
+    "rollback of what hangs",
+    "a step back",
+    "quota that grows",
     "pods that are refused",
     "checkpoint",
     "restart",
@@ -317,6 +452,8 @@ def judge(operation, world):
     attempts = Counter(driver.order.attempt for driver in world.drivers.by_pod.values())
     assert max(attempts.values()) == 1, f"an attempt had two drivers\n{world.describe()}"
     assert len(world.drivers.by_pod) == operation.drivers, world.describe()
+    told = Counter((event["reason"], event["message"]) for event in world.api.list("Event"))
+    assert max(told.values()) == 1, f"something was told twice\n{world.describe()}"
     for restored in world.drivers.restored:
         path = restored.path or ""
         explicit = restored.explicit and (path.endswith("/past") or operation.goes_back)

@@ -10,19 +10,6 @@ pytestmark = [
 ]
 
 
-def quota(world: World, used: str = "0", **most: str) -> None:
-    """A quota with these bounds, of each of which so much is used; names with _ for a dot."""
-    names = {name.replace("_", "."): amount for name, amount in most.items()}
-    body = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "compute", "namespace": world.namespace},
-        "spec": {"hard": names},
-        "status": {"hard": names, "used": dict.fromkeys(names, used)},
-    }
-    world.api.apply(body, manager="quota")
-
-
 def said(world: World, kind: str) -> str:
     found = world.status().condition(kind)
     return found.message if found else ""
@@ -30,7 +17,7 @@ def said(world: World, kind: str) -> str:
 
 @pytest.mark.scenario(81)
 async def test_a_start_without_room_waits_and_says_what_is_missing(world):
-    quota(world, requests_memory="2Gi")
+    world.set_quota(requests_memory="2Gi")
     world.apply()
     await world.until(lambda: world.condition("Progressing") == "False/QuotaExceeded")
     lacks = "ResourceQuota compute has no room for requests.memory"
@@ -38,15 +25,15 @@ async def test_a_start_without_room_waits_and_says_what_is_missing(world):
     await world.run(60)
     assert world.pods() == []
     assert world.events().count("QuotaExceeded") == 1
-    quota(world, requests_memory="64Gi")
+    world.set_quota(requests_memory="64Gi")
     await world.until(world.is_running)
 
 
 async def test_with_room_for_some_executors_it_begins_with_fewer(world):
-    quota(world, pods="2")
+    world.set_quota(pods="2")
     world.apply(job(scaling={"parallelism": 4, "maxParallelism": 16}))
     await world.until(world.pods)
-    quota(world, pods="2", used="2")
+    world.set_quota(pods="2", used="2")
     await world.until(world.is_running)
     await world.run(20)
     assert world.events().count("QuotaExceeded") == 1
@@ -56,21 +43,21 @@ async def test_with_room_for_some_executors_it_begins_with_fewer(world):
 async def test_an_edit_without_room_stops_nothing_until_there_is(world):
     world.apply()
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
-    quota(world, requests_memory="1Gi")
+    world.set_quota(requests_memory="1Gi")
     world.edit(driver={"memory": "12Gi"})
     await world.until(lambda: world.condition("Reconciled") == "False/QuotaExceeded")
     assert "requests.memory" in said(world, "Reconciled")
     await world.run(60)
     assert world.is_running()
     assert world.status().attempt.number == 1
-    quota(world, requests_memory="64Gi")
+    world.set_quota(requests_memory="64Gi")
     await world.until(lambda: world.is_running() and world.status().attempt.number == 2)
 
 
 async def test_an_edit_that_asks_for_no_more_needs_no_room(world):
     world.apply()
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
-    quota(world, requests_memory="0", pods="0")
+    world.set_quota(requests_memory="0", pods="0")
     world.edit(image="registry.example/clicks:2")
     await world.until(lambda: world.status().operation is not None)
     assert world.status().operation.type == "Upgrade"
@@ -80,7 +67,7 @@ async def test_a_restart_in_a_namespace_that_just_fits_warns_of_nothing(world):
     world.apply()
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
     full = {"pods": str(len(world.pods()) + len(world.pods("executor"))), "used": "2"}
-    quota(world, **full)
+    world.set_quota(**full)
     world.annotate(restart="1")
 
     def is_empty():
@@ -92,20 +79,20 @@ async def test_a_restart_in_a_namespace_that_just_fits_warns_of_nothing(world):
     # The quota's controller has not seen yet that they are gone.
     await world.run(4)
     assert is_empty()
-    quota(world, **{**full, "used": "0"})
+    world.set_quota(**{**full, "used": "0"})
     await world.until(lambda: world.is_running() and world.status().attempt.number == 2)
     await world.run(20)
     assert "QuotaExceeded" not in world.events()
 
 
 async def test_a_status_says_the_same_whatever_others_take(world):
-    quota(world, pods="1", used="0")
+    world.set_quota(pods="1", used="0")
     world.apply()
     await world.until(lambda: world.condition("Progressing") == "False/QuotaExceeded")
     await world.run(11)
     before = world.object()["metadata"]["resourceVersion"]
     for used in ("1", "0", "1"):
-        quota(world, pods="1", used=used)
+        world.set_quota(pods="1", used=used)
         await world.run(21)
     assert world.object()["metadata"]["resourceVersion"] == before
 
@@ -121,12 +108,12 @@ async def test_claims_of_a_driver_that_ended_do_not_keep_the_next_one_waiting(wo
     world.apply(job(state=REUSED))
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
     first = world.pods()[0]["metadata"]["name"]
-    quota(world, persistentvolumeclaims="2", used="2")
+    world.set_quota(persistentvolumeclaims="2", used="2")
     world.annotate(restart="1")
     await world.until(lambda: first not in [p["metadata"]["name"] for p in world.pods()])
     assert world.status().attempt.number == 1
     # With the pod its claims go.
-    quota(world, persistentvolumeclaims="2", used="0")
+    world.set_quota(persistentvolumeclaims="2", used="0")
     await world.until(lambda: world.is_running() and world.status().attempt.number == 2)
 
 
@@ -138,7 +125,7 @@ async def test_a_version_that_is_to_stand_by_waits_for_room_beside_the_one_that_
     world.apply()
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
     # As many pods once more do not fit, though none of the new version is larger.
-    quota(world, pods="3", used="2")
+    world.set_quota(pods="3", used="2")
     world.edit(**WARM)
     await world.until(lambda: world.condition("Reconciled") == "False/QuotaExceeded")
     assert "beside the version that runs" in said(world, "Reconciled")
@@ -146,14 +133,14 @@ async def test_a_version_that_is_to_stand_by_waits_for_room_beside_the_one_that_
     assert world.status().operation is None
     assert len(world.pods()) == 1
     assert not {"StandbyFailed", "ActionFailed"} & set(world.events())
-    quota(world, pods="8", used="2")
+    world.set_quota(pods="8", used="2")
     await world.until(lambda: "StandbyPromoted" in world.events(), 600)
 
 
 async def test_with_another_strategy_the_same_edit_needs_no_room(world):
     world.apply()
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
-    quota(world, pods="3", used="2")
+    world.set_quota(pods="3", used="2")
     world.edit(**WARM)
     await world.until(lambda: world.condition("Reconciled") == "False/QuotaExceeded")
     world.edit(upgrade={"strategy": "Restart"})
@@ -164,14 +151,14 @@ async def test_with_another_strategy_the_same_edit_needs_no_room(world):
 async def test_a_standby_whose_room_is_gone_is_not_tried_for_again_and_again(world):
     world.apply()
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
-    quota(world, pods="3", used="2")
+    world.set_quota(pods="3", used="2")
     world.edit(**WARM)
     world.annotate(restart="all the same")
     await world.until(lambda: world.condition("Reconciled") == "False/Standby")
     await world.run(60)
     assert "ResourceQuota compute has no room for pods" in said(world, "Reconciled")
     assert len(world.pods()) == 1
-    quota(world, pods="8", used="2")
+    world.set_quota(pods="8", used="2")
     await world.until(lambda: "StandbyPromoted" in world.events(), 600)
 
 
@@ -182,12 +169,12 @@ async def test_a_start_after_a_standby_that_died_says_at_once_what_is_missing(wo
     world.edit(**WARM)
     await world.until(lambda: "StandbyReady" in world.events(), 600)
     world.drivers.newest.kill()
-    quota(world, pods="1", used="1")
+    world.set_quota(pods="1", used="1")
     await world.until(lambda: world.status().operation.step == "Fencing", 60)
     await world.until(lambda: not world.drivers.living)
     await world.until(lambda: world.condition("Progressing") == "False/QuotaExceeded", 20)
     assert "QuotaExceeded" in world.events()
-    quota(world, pods="8", used="1")
+    world.set_quota(pods="8", used="1")
     await world.until(lambda: world.is_running() and world.status().attempt.number == 3)
 
 
@@ -195,13 +182,13 @@ async def test_what_an_ended_driver_left_makes_room_for_the_next_ones_orders(wor
     world.apply()
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
     first = world.pods()[0]["metadata"]["name"]
-    quota(world, configmaps="2", used="2")
+    world.set_quota(configmaps="2", used="2")
     world.annotate(restart="1")
     await world.until(lambda: first not in [p["metadata"]["name"] for p in world.pods()])
     assert world.status().attempt.number == 1
     assert world.api.get("ConfigMap", world.namespace, "clicks-1-config") is None
     # With the pod goes what Spark made for its executors.
-    quota(world, configmaps="2", used="0")
+    world.set_quota(configmaps="2", used="0")
     await world.until(lambda: world.is_running() and world.status().attempt.number == 2)
 
 
@@ -209,7 +196,7 @@ async def test_what_was_left_when_an_operator_died_is_found_though_no_pod_is(wor
     world.apply()
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
     orders = world.api.get("ConfigMap", world.namespace, "clicks-1-config")
-    quota(world, configmaps="2", used="2")
+    world.set_quota(configmaps="2", used="2")
     world.annotate(restart="1")
     await world.until(lambda: not world.pods() and world.status().operation is not None)
     await world.run(30)
@@ -229,21 +216,21 @@ async def test_what_was_left_when_an_operator_died_is_found_though_no_pod_is(wor
 async def test_a_version_that_is_to_be_tried_waits_for_room_for_its_pod(world):
     world.apply()
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
-    quota(world, pods="2", used="2")
+    world.set_quota(pods="2", used="2")
     world.edit(image="registry.example/clicks:2", upgrade={"preflight": True})
     await world.until(lambda: world.condition("Reconciled") == "False/QuotaExceeded")
     assert "for the pod of the preflight beside the version that runs" in said(world, "Reconciled")
     await world.run(1200)
     assert world.status().operation is None
     assert not {"PreflightFailed", "ActionFailed"} & set(world.events())
-    quota(world, pods="8", used="2")
+    world.set_quota(pods="8", used="2")
     await world.until(lambda: world.is_running() and world.status().attempt.number == 2, 600)
 
 
 async def test_an_edit_whose_container_lacks_what_a_quota_asks_of_all_stops_nothing(world):
     world.apply()
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
-    quota(world, limits_cpu="64")
+    world.set_quota(limits_cpu="64")
     proxy = {"name": "proxy", "image": "registry.example/proxy:1", "restartPolicy": "Always"}
     world.edit(driver={"podTemplate": {"spec": {"initContainers": [proxy]}}})
     await world.until(lambda: world.condition("Reconciled") == "False/QuotaExceeded")

@@ -15,6 +15,7 @@ __all__ = ["Kubelet"]
 ROLE = "moorage.dev/role"
 ATTEMPT = "moorage.dev/attempt"
 STORE_TASK = "errand"
+_ONE_MORE = "-exec-2"
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class Kubelet:
         nodes: which are there, by name without the prefix, and whether they answer.
         image_error: the reason with which driver containers wait, instead of starting.
         unschedulable: the reason why new pods get no node.
+        room_for: subtasks for which there are nodes; the executor of more waits. 0 for any.
     """
 
     api: Any
@@ -35,6 +37,7 @@ class Kubelet:
     nodes: dict[str, bool] = field(default_factory=lambda: {"node-1": True})
     image_error: str = ""
     unschedulable: str = ""
+    room_for: int = 0
     namespace: str = "default"
     prefix: str = ""
     _beats: int = 0
@@ -163,12 +166,15 @@ class Kubelet:
 
     def _schedule(self, pod: dict[str, Any]) -> None:
         meta = pod["metadata"]
-        if self.unschedulable:
+        lacks = self.unschedulable
+        if meta["name"].endswith(_ONE_MORE):
+            lacks = "0/1 nodes are available: 1 Insufficient memory"
+        if lacks:
             condition = {
                 "type": "PodScheduled",
                 "status": "False",
                 "reason": "Unschedulable",
-                "message": self.unschedulable,
+                "message": lacks,
             }
             self.api.set_status("Pod", meta["namespace"], meta["name"], conditions=[condition])
             return
@@ -217,12 +223,14 @@ class Kubelet:
         if not driver.alive:
             self._ended(pod, driver)
         elif driver.running_since is not None:
-            self._executor_of(pod)
+            self._executor_of(pod, "-exec-1")
+            if self.room_for and driver.parallelism > self.room_for:
+                self._executor_of(pod, _ONE_MORE)
 
-    def _executor_of(self, pod: dict[str, Any]) -> None:
+    def _executor_of(self, pod: dict[str, Any], suffix: str) -> None:
         """What Spark does: an executor's pod, which belongs to the driver's."""
         meta = pod["metadata"]
-        name = f"{meta['name'].removesuffix('-driver')}-exec-1"
+        name = f"{meta['name'].removesuffix('-driver')}{suffix}"
         if self.api.exists("Pod", meta["namespace"], name):
             return
         owner = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}

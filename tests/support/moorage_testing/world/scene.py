@@ -1,6 +1,8 @@
 """`World`: everything around the operator, and one operator or two in it."""
 
+import asyncio
 import functools
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ from moorage_api.status import JobStatus, read_status
 from moorage_operator.decide import decide_job
 from moorage_operator.loop import Reconciler
 from moorage_operator.ports import Ref
+from moorage_operator.shards import Ownership, Selection
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.watch_cache import WATCHED, WatchCache
 from moorage_operator.world import Config
@@ -30,6 +33,7 @@ CHECKPOINTS = "s3://state/clicks"
 SAVEPOINTS = "s3://savepoints/clicks"
 JOB = "StatefulSparkJob"
 SNAPSHOT = "StatefulSparkSnapshot"
+LEASE_SECONDS = 15.0
 _MOST_PASSES = 30
 
 
@@ -44,10 +48,17 @@ def _judge() -> Judge:
 
 
 class Operator:
-    """One operator process: what it knows besides the cluster is gone when it dies."""
+    """One operator process: what it knows besides the cluster is gone when it dies.
 
-    def __init__(self, world: "World", points: CrashPoints) -> None:
+    Attributes:
+        selection: the jobs that it is for; None for all, with no other operator beside it.
+    """
+
+    def __init__(
+        self, world: "World", points: CrashPoints, selection: Selection | None = None
+    ) -> None:
         self.points = points
+        self.selection = selection
         self.cluster = world.site.client(points)
         self.watched = WatchCache()
         self.reconciler = Reconciler(
@@ -63,10 +74,22 @@ class Operator:
             wake=lambda ref: self.due.__setitem__(ref, 0.0),
             watched=self.watched,
             fleet=lambda: world.fleet,
+            # Waits alike in each life: a sweep counts steps.
+            chance=random.Random(0),
+            ownership=self._ownership(world) if selection is not None else None,
         )
         self.due: dict[Ref, float] = {}
         self._world = world
         world.api.watchers.append(self._changed)
+
+    def _ownership(self, world: "World") -> Ownership:
+        assert self.selection is not None
+        # Of the loop's time and the world's, as the one passes as well.
+        tick = asyncio.get_running_loop().time
+        lease = f"{world.operators_namespace}/{self.selection.shard}"
+        return Ownership(
+            self.cluster, self.selection, lease, LEASE_SECONDS, lambda: tick() + world.elapsed
+        )
 
     def retire(self) -> None:
         """Stop listening."""
@@ -158,6 +181,15 @@ class World:
         self.operators.append(other)
         return other
 
+    def share(self, *shards: str) -> None:
+        """An operator for each shard, in place of the one of all; any of them may be killed."""
+        self.operators[0].retire()
+        self.operators = [
+            Operator(self, self.points, Selection((), shard, shards)) for shard in shards
+        ]
+        for operator in self.operators:
+            operator.look_at_everything()
+
     # -- time ----------------------------------------------------------------------------------
 
     async def run(self, seconds: float, step: float = 1.0) -> None:
@@ -182,7 +214,7 @@ class World:
                 self.deaths += 1
                 operator.points.revive()
                 operator.retire()
-                self.operators[index] = Operator(self, operator.points)
+                self.operators[index] = Operator(self, operator.points, operator.selection)
                 self.operators[index].look_at_everything()
 
     async def until(self, there: Callable[[], bool], seconds: float = 300.0) -> None:
@@ -204,6 +236,21 @@ class World:
     def set_fleet(self, text: str) -> None:
         """The fleet file says this from now on."""
         self.fleet = read_fleet(text.encode())
+
+    def set_quota(self, used: str = "0", **most: str) -> None:
+        """The namespace has a quota with these bounds, of each of which so much is used.
+
+        Of names a `_` stands for a dot.
+        """
+        names = {name.replace("_", "."): amount for name, amount in most.items()}
+        body = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "compute", "namespace": self.namespace},
+            "spec": {"hard": names},
+            "status": {"hard": names, "used": dict.fromkeys(names, used)},
+        }
+        self.api.apply(body, manager="quota")
 
     # -- what people do ------------------------------------------------------------------------
 
