@@ -174,6 +174,20 @@ def encoded_namespaces(columns: Sequence[Any]) -> list[bytes]:
     return found
 
 
+def encoded_numbers(column: Any) -> list[bytes]:
+    """The bytes that `KeyCodec(["bigint"]).encode` gives for each of many numbers."""
+    signed = np.ascontiguousarray(column, np.int64)
+    raw: Any = (signed.view(np.uint64) ^ np.uint64(_SIGN)).astype(">u8").view("V8")
+    found: list[bytes] = raw.tolist()
+    return found
+
+
+def decoded_numbers(raws: Sequence[bytes]) -> NDArray[np.int64]:
+    """The numbers that `encoded_numbers` made these bytes of."""
+    raw = np.frombuffer(b"".join(raws), ">u8").astype(np.uint64)
+    return (raw ^ np.uint64(_SIGN)).view(np.int64)
+
+
 def _timestamp_micros(value: datetime.datetime) -> int:
     aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
     return (aware - _EPOCH) // _MICROSECOND

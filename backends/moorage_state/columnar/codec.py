@@ -1,12 +1,15 @@
 """The columnar codec of one type: values' bytes to an Arrow column and back.
 
-Decides by type which way a column goes: as NumPy columns where the type is flat, else value by
-value through the codec for single values. Both ways give and take the same bytes.
+Decides by type which way a column goes: as NumPy columns where the type is flat, or a list of
+such, else value by value through the codec for single values. Both ways give and take the same
+bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,13 +23,13 @@ from moorage_state.columnar.columns import (
     Part,
     Reader,
     Texts,
+    array_head,
     boolean_part,
     date_part,
     double_part,
     integer_part,
     joined,
     only_where,
-    struct_head,
     struct_part,
     text_part,
     timestamp_part,
@@ -42,6 +45,10 @@ _FLAT = {
 _FIRST_DAY, _LAST_DAY = -719162, 2932896
 
 _DAY_MICROS = 86_400_000_000
+
+_NIL = b"\xc0"
+_ONE_ITEM = b"\x91"
+_items_of = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _READERS: dict[str, Callable[[Reader], Cells]] = {
     "float": Reader.doubles,
     "double": Reader.doubles,
@@ -120,8 +127,12 @@ def _offsets(lists: pa.Array) -> pa.Array:
 
 
 def is_columnar(ddl: str) -> bool:
-    """Whether values of this type are read and written as whole NumPy columns."""
-    return _is_columnar(parse_type(ddl))
+    """Whether values of this type are read and written as whole NumPy columns.
+
+    So are lists of such values, but no structs with lists in them.
+    """
+    parsed = parse_type(ddl)
+    return _is_columnar(parsed.children[0] if parsed.name == "array" else parsed)
 
 
 def _is_columnar(parsed: StateType) -> bool:
@@ -151,6 +162,8 @@ class ColumnCodec:
         self._where = f"state={state} " if state else ""
         self.type: pa.DataType = arrow_type(self._parsed)
         self._flat = is_columnar(ddl)
+        lists = self._flat and self._parsed.name == "array"
+        self._items = ColumnCodec(self._parsed.children[0].ddl, (), state) if lists else None
         self._latest = raw_of_latest(ddl, earlier) if earlier else None
         self._decode = reader_of(ddl, earlier, opaque=True)
         self._encode = opaque_encoder(ddl, state)
@@ -187,9 +200,11 @@ class ColumnCodec:
     # -- reading ---------------------------------------------------------------------------
 
     def _read(self, raws: list[bytes]) -> pa.Array:
-        reader, parsed = Reader.of(raws), self._parsed
         if not raws:
             return pa.array([], self.type)
+        if self._items is not None:
+            return self._read_lists(raws, self._items)
+        reader, parsed = Reader.of(raws), self._parsed
         if parsed.name != "struct":
             column = _read_field(reader, parsed)
         else:
@@ -198,6 +213,16 @@ class ColumnCodec:
             column = pa.StructArray.from_arrays(fields, fields=list(self.type))
         reader.end()
         return column
+
+    def _read_lists(self, raws: list[bytes], items: "ColumnCodec") -> pa.Array:
+        lists: list[list[bytes]] = [
+            # The head of a list of one is one byte, and most have one.
+            [raw[1:]] if raw.startswith(_ONE_ITEM) else list(map(bytes, _items_of(raw)))
+            for raw in raws
+        ]
+        ends = np.cumsum([0, *map(len, lists)])
+        inner = [None if raw == _NIL else raw for raw in chain.from_iterable(lists)]
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), items.decode(inner), self.type)
 
     # -- writing ---------------------------------------------------------------------------
 
@@ -218,11 +243,22 @@ class ColumnCodec:
     def _write(self, column: pa.Array) -> list[bytes]:
         if not self._flat:
             return [self._mark + self._encode(v) for v in from_arrow(self._parsed, column)]
+        if self._items is not None:
+            return self._write_lists(column, self._items)
         parsed = self._parsed
         if parsed.name != "struct":
             return joined([self._part(column, parsed)], self._mark)
-        head = self._mark + struct_head(len(parsed.children))
+        head = self._mark + array_head(len(parsed.children))
         return joined(list(self._fields(column, parsed)), head)
+
+    def _write_lists(self, column: pa.ListArray, items: "ColumnCodec") -> list[bytes]:
+        raws = [_NIL if raw is None else raw for raw in items.encode(column.flatten())]
+        counts: NDArray[np.int64] = pc.list_value_length(column).to_numpy()
+        heads = {count: self._mark + array_head(count) for count in np.unique(counts).tolist()}
+        if list(heads) == [1]:
+            return list(map(heads[1].__add__, raws))
+        rest = iter(raws)
+        return [heads[count] + b"".join(islice(rest, count)) for count in counts.tolist()]
 
     def _fields(self, column: pa.Array, parsed: StateType) -> Iterator[Part]:
         """The fields of structs, and of the structs in these, one after the other."""

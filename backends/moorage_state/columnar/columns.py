@@ -253,14 +253,17 @@ class Part:
         return self.widths if self.lengths is None else self.widths + self.lengths
 
 
-def struct_head(width: int) -> bytes:
-    """What stands before the fields of a struct."""
-    return bytes([0x90 | width]) if width < _SHORT_STRUCT else b"\xdc" + width.to_bytes(2, "big")
+def array_head(count: int) -> bytes:
+    """What stands before the fields of a struct, and before the items of a list."""
+    if count < _SHORT_STRUCT:
+        return bytes([0x90 | count])
+    wide = count > 0xFFFF
+    return b"\xdd" + count.to_bytes(4, "big") if wide else b"\xdc" + count.to_bytes(2, "big")
 
 
 def struct_part(width: int, valid: NDArray[np.bool_]) -> Part:
     """What stands before the fields of structs; a null one has none, see `only_where`."""
-    raw = np.frombuffer(struct_head(width), np.uint8)
+    raw = np.frombuffer(array_head(width), np.uint8)
     head = np.tile(raw, (len(valid), 1))
     head[~valid, 0] = _NIL
     return Part(head, np.where(valid, len(raw), 1))

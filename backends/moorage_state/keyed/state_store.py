@@ -301,6 +301,14 @@ class KeyedStateStore:
                 return (schema, self._declared[name].type) if plain else None
         return None
 
+    def plain_map(self, handle: Any) -> tuple[StateSchema, str] | None:
+        """The same of a map, unstamped, whose keys are long numbers."""
+        for name, known in self._handles.items():
+            schema = self._schemas[name]
+            if known is handle and schema.key_type == "bigint" and not schema.namespace_types:
+                return (schema, self._declared[name].type) if schema.ttl_ms is None else None
+        return None
+
     def codec_of(self, descriptor: StateDescriptor) -> StateCodec:
         """How values of a registered state are written, and read also where it had other types."""
         schema = self._schemas[descriptor.name]

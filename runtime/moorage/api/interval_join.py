@@ -15,25 +15,21 @@ from moorage.api.functions import (
     ProcessContext,
     RuntimeContext,
 )
+from moorage.api.interval_join_columns import IntervalPairs
 from moorage.api.join_functions import (
     PAIR_TIMES,
     SELECT_OR_APPLY,
     SIDES,
-    SelectedColumns,
     select_columns,
 )
 from moorage.api.misplaced import Unfinished
-from moorage.api.waiting_rows import WaitingRows
+from moorage.api.waiting_rows import INTERVAL_ROWS, Earliest, WaitingRows, waiting_rows
 from moorage.api.windows import MAX_TIME
-from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 
 if TYPE_CHECKING:
     from moorage.api.connected_streams import ConnectedStreams
     from moorage.api.streams import DataStream
-
-LEFT_ROWS, RIGHT_ROWS = "left-rows", "right-rows"
-"""Names of states; they are on disk."""
 
 
 class JoinContext:
@@ -73,14 +69,6 @@ class ProcessJoinFunction:
         """Called once after the last row."""
 
 
-class _Select(ProcessJoinFunction):
-    def __init__(self, columns: SelectedColumns) -> None:
-        self._columns = columns
-
-    def process_element(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any]:
-        return self._columns.join(left, right, ctx)
-
-
 class IntervalJoinOperator(KeyedCoProcessFunction):
     """Keeps the rows of both streams for as long as others may come that belong to them.
 
@@ -107,9 +95,10 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
     def open(self, ctx: RuntimeContext) -> None:
         """Get the states: rows by their event time."""
         self._rows = [
-            WaitingRows(ctx.get_map_state(MapStateDescriptor(name, "bigint", f"array<{kind}>")))
-            for name, kind in zip((LEFT_ROWS, RIGHT_ROWS), self._types, strict=True)
+            WaitingRows(ctx.get_map_state(waiting_rows(name, kind)))
+            for name, kind in zip(INTERVAL_ROWS, self._types, strict=True)
         ]
+        self._due = Earliest()
         self._function.open(ctx)
 
     def close(self) -> None:
@@ -140,8 +129,11 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
             met = JoinContext(ctx, (when, at) if side else (at, when))
             pair = (other, row) if side else (row, other)
             yield from self._function.process_element(*pair, met) or ()
+        self._forget_at(at + max(upper, 0), ctx)
+
+    def _forget_at(self, time_ms: int, ctx: ProcessContext) -> None:
         # A row of the end of time is forgotten with the job's input: there is no later time.
-        service.register_event_time_timer(min(at + max(upper, 0), MAX_TIME))
+        self._due.register(ctx, min(time_ms, MAX_TIME))
 
     def _turn_of(self, key: Any) -> None:
         for rows in self._rows:
@@ -150,8 +142,12 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
     def on_timer(self, timestamp: int, ctx: ProcessContext) -> None:
         """Forget the rows to which nothing belongs that is still to come."""
         self._turn_of(ctx.key)
+        self._due.forget()
+        until = max(timestamp, ctx.timer_service().current_watermark())
         for (_, upper), rows in zip(self._bounds, self._rows, strict=True):
-            rows.remove(timestamp - max(upper, 0))
+            rows.remove_until(until - max(upper, 0))
+            if (first := rows.first) is not None:
+                self._forget_at(first + max(upper, 0), ctx)
 
 
 class IntervalJoin(Unfinished):
@@ -226,6 +222,8 @@ class IntervalJoined(Unfinished):
         late: Sequence[OutputTag | None],
     ) -> None:
         self._streams = streams
+        self._schemas = [keyed.stream.schema for keyed in streams.inputs]
+        self._rows = [type_ddl(schema) for schema in self._schemas]
         self._bounds = lower, upper
         self._late = late
 
@@ -244,15 +242,8 @@ class IntervalJoined(Unfinished):
             UserError: it is no `ProcessJoinFunction`; or see `ConnectedStreams.process`.
         """
         require_instance("an interval join takes", ProcessJoinFunction, uid, function)
-        schemas = [keyed.stream.schema for keyed in self._streams.inputs]
-        rows = [type_ddl(schema) for schema in schemas]
-        sides = list(side_outputs)
-        for tag, schema in zip(self._late, schemas, strict=True):
-            if tag is not None:
-                side = OutputTag(tag.name, ddl_of(schema))
-                # One tag may be for both sides; `between` has seen that their columns are the same.
-                sides += [] if side in sides else [side]
-        operator = IntervalJoinOperator(function, rows, *self._bounds, self._late)
+        operator = IntervalJoinOperator(function, self._rows, *self._bounds, self._late)
+        sides = self._with_late(side_outputs)
         return self._streams.process(
             operator, uid=uid, output=output, side_outputs=sides, **options
         )
@@ -271,11 +262,26 @@ class IntervalJoined(Unfinished):
         Raises:
             UserError: a column is not there; or see `ConnectedStreams.process`.
         """
-        schemas = [keyed.stream.schema for keyed in self._streams.inputs]
-        output, columns = select_columns(uid, named, schemas, PAIR_TIMES)
-        function = _Select(columns)
-        made = self.process(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)
+        output, _ = select_columns(uid, named, self._schemas, PAIR_TIMES)
+        made = self._streams.carry_out(
+            IntervalPairs(self._rows, *self._bounds, self._late, named),
+            uid=uid,
+            output=output,
+            null_key=null_key,
+            bad_time=bad_time,
+            side_outputs=self._with_late(()),
+        )
         return made.timed_by({given: name for name, given in named.items()}.get("pair.time"))
+
+    def _with_late(self, side_outputs: Sequence[OutputTag]) -> list[OutputTag]:
+        """These, and those of late rows with their columns."""
+        sides = list(side_outputs)
+        for tag, schema in zip(self._late, self._schemas, strict=True):
+            if tag is not None:
+                side = OutputTag(tag.name, ddl_of(schema))
+                # One tag may be for both sides; `between` has seen that their columns are the same.
+                sides += [] if side in sides else [side]
+        return sides
 
 
 def _signed(text: str) -> int:

@@ -17,16 +17,22 @@ from moorage.api.functions import (
 )
 from moorage.api.join_functions import SELECT_OR_APPLY, JoinFunction, select_columns
 from moorage.api.misplaced import Unfinished
-from moorage.api.waiting_rows import Versions, WaitingRows
-from moorage_state.descriptors import MapStateDescriptor, ValueStateDescriptor
+from moorage.api.temporal_join_columns import VersionedPairs
+from moorage.api.waiting_rows import (
+    LATEST,
+    ROWS,
+    Earliest,
+    Versions,
+    WaitingRows,
+    versions,
+    waiting_rows,
+)
+from moorage_state.descriptors import ValueStateDescriptor
 from moorage_state.errors import UserError
 
 if TYPE_CHECKING:
     from moorage.api.connected_streams import ConnectedStreams
     from moorage.api.streams import DataStream
-
-ROWS, VERSIONS, LATEST = "rows", "versions", "latest"
-"""Names of states; they are on disk."""
 
 
 class LatestVersionJoin(KeyedCoProcessFunction):
@@ -89,9 +95,9 @@ class VersionedJoin(KeyedCoProcessFunction):
     def open(self, ctx: RuntimeContext) -> None:
         """Get the states: rows and versions by their event time."""
         row, version = self._types
-        rows = ctx.get_map_state(MapStateDescriptor(ROWS, "bigint", f"array<{row}>"))
-        versions = ctx.get_map_state(MapStateDescriptor(VERSIONS, "bigint", version))
-        self._rows, self._versions = WaitingRows(rows), Versions(versions)
+        self._rows = WaitingRows(ctx.get_map_state(waiting_rows(ROWS, row)))
+        self._versions = Versions(ctx.get_map_state(versions(version)))
+        self._due = Earliest()
         self._function.open(ctx)
 
     def close(self) -> None:
@@ -103,13 +109,12 @@ class VersionedJoin(KeyedCoProcessFunction):
         at: Any = ctx.timestamp()
         self._turn_of(ctx.key)
         self._versions.put(at, row)
-        ctx.timer_service().register_event_time_timer(at)
+        self._due.register(ctx, at)
 
     def process_element2(self, row: Any, ctx: ProcessContext) -> Iterator[Any]:
         """Keep a row until its time has come."""
         at: Any = ctx.timestamp()
-        service = ctx.timer_service()
-        if at <= service.current_watermark():
+        if at <= ctx.timer_service().current_watermark():
             if self._late is not None:
                 yield self._late, tuple(row)
             else:
@@ -117,7 +122,7 @@ class VersionedJoin(KeyedCoProcessFunction):
             return
         self._turn_of(ctx.key)
         self._rows.add(at, row)
-        service.register_event_time_timer(at)
+        self._due.register(ctx, at)
 
     def on_timer(self, timestamp: int, ctx: ProcessContext) -> Iterator[Any]:
         """Join the rows of this time; versions before the one that holds then are needed no more.
@@ -127,6 +132,10 @@ class VersionedJoin(KeyedCoProcessFunction):
         self._turn_of(ctx.key)
         began = self._versions.forget_before(timestamp)
         rows = self._rows.take(timestamp)
+        self._due.forget()
+        for later in (self._rows.first, self._versions.after(timestamp)):
+            if later is not None:
+                self._due.register(ctx, later)
         version = self._versions.get(began) if began is not None and rows else None
         if version is not None or self._outer:
             for row in rows:
@@ -173,6 +182,7 @@ class TemporalJoin(Unfinished):
             )
         self._streams = streams
         self._schemas = rows.stream.schema, versions.stream.schema
+        self._types = type_ddl(rows.stream.schema), type_ddl(versions.stream.schema)
         self._versioned = time == "event"
         self._outer = bool(outer)
         self._late = late if isinstance(late, OutputTag) else None
@@ -192,14 +202,12 @@ class TemporalJoin(Unfinished):
             UserError: it is no `JoinFunction`; or see `ConnectedStreams.process`.
         """
         require_instance("a temporal join takes", JoinFunction, uid, function)
-        row, version = (type_ddl(schema) for schema in self._schemas)
-        outer, late = self._outer, self._late
-        sides = list(side_outputs)
+        row, version = self._types
+        outer = self._outer
         operator: KeyedCoProcessFunction = LatestVersionJoin(function, version, outer=outer)
         if self._versioned:
-            operator = VersionedJoin(function, row, version, outer=outer, late=late)
-        if late is not None:
-            sides.append(OutputTag(late.name, ddl_of(self._schemas[0])))
+            operator = VersionedJoin(function, row, version, outer=outer, late=self._late)
+        sides = [*side_outputs, *self._late_output()]
         return self._streams.process(
             operator, uid=uid, output=output, side_outputs=sides, **options
         )
@@ -218,4 +226,14 @@ class TemporalJoin(Unfinished):
             UserError: a column is not there; or see `ConnectedStreams.process`.
         """
         output, function = select_columns(uid, named, self._schemas)
-        return self.apply(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)
+        options: dict[str, Any] = {"null_key": null_key, "bad_time": bad_time}
+        if not self._versioned:
+            return self.apply(function, uid=uid, output=output, **options)
+        pairs = VersionedPairs(*self._types, named, outer=self._outer, late=self._late)
+        sides = self._late_output()
+        return self._streams.carry_out(pairs, uid=uid, output=output, side_outputs=sides, **options)
+
+    def _late_output(self) -> list[OutputTag]:
+        """The side output of late rows, with their columns."""
+        late = self._late
+        return [] if late is None else [OutputTag(late.name, ddl_of(self._schemas[0]))]

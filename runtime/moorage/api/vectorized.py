@@ -38,6 +38,24 @@ class _States(Protocol):
         self, state: Any, of: Positions, namespaces: Sequence[Positions]
     ) -> None: ...
 
+    def map_at(self, state: Any, of: Positions, map_keys: Positions) -> pa.Array: ...
+    def put_map_at(self, state: Any, of: Positions, map_keys: Positions, column: Any) -> None: ...
+    def map_entries(self, state: Any, of: Positions) -> "MapEntries": ...
+
+
+class MapEntries(NamedTuple):
+    """Entries of some keys' maps, those of a key together, in the order of their own keys.
+
+    Attributes:
+        key_index: for each, the position of its key.
+        map_keys: for each, its own key in the map.
+        values: for each, its value.
+    """
+
+    key_index: NDArray[np.int64]
+    map_keys: NDArray[np.int64]
+    values: pa.Array
+
 
 class _Timers(Protocol):
     def register(
@@ -194,6 +212,40 @@ class BatchContext:
         """Remove lists, those of them that are there; see `get_namespaced_lists`."""
         self._states.clear_lists_at(state, key_index, namespaces)
 
+    def get_map_values(self, state: Any, key_index: Positions, map_keys: Positions) -> pa.Array:
+        """One entry of each of many keys' maps as a column, null where there is none.
+
+        Args:
+            state: what `RuntimeContext.get_map_state` gave for a map whose keys are `long`.
+            key_index: for each value the position of its key.
+            map_keys: for each value its own key in the map.
+
+        Raises:
+            UserError: it is no such state, or one with a time to live.
+        """
+        return self._states.map_at(state, key_index, map_keys)
+
+    def put_map_values(
+        self, state: Any, key_index: Positions, map_keys: Positions, column: Any
+    ) -> None:
+        """Set entries, see `get_map_values`; null removes. Of one that comes twice the last counts.
+
+        Raises:
+            StateTypeError: the column is not of the type of the map's values.
+            UserError: it has another length; or see `get_map_values`.
+        """
+        self._states.put_map_at(state, key_index, map_keys, column)
+
+    def get_map_entries(self, state: Any, key_index: Positions) -> MapEntries:
+        """All entries of the maps of some keys, each of which is named once.
+
+        All of them are held at once: ask for some keys at a time where they may be many.
+
+        Raises:
+            UserError: see `get_map_values`.
+        """
+        return self._states.map_entries(state, key_index)
+
     def get_values(self, state: ValueState, key_index: "Positions | None" = None) -> pa.Array:
         """The values of a state as a column, one for each key, null where there is none.
 
@@ -239,9 +291,9 @@ def _listed(given: Positions) -> list[int]:
 
 
 class KeyedBatchFunction(KeyedProcessFunction):
-    """A function over all rows of many keys at once, with value states as columns.
+    """A function over all rows of many keys at once, with states as columns.
 
-    `open` gets the handles of value states as for any function; `process_batch` reads and writes
+    `open` gets the handles of states as for any function; `process_batch` reads and writes
     them through its context. A key comes once in a call, with its rows in their order, but its rows
     may be spread over several calls: what one call put, the next one gets. Where `on_timers` is
     defined, timers can be set; time stands still within an epoch.

@@ -8,6 +8,23 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import Any
 
+from moorage.api.functions import ProcessContext
+from moorage_state.descriptors import MapStateDescriptor
+
+INTERVAL_ROWS = "left-rows", "right-rows"
+ROWS, VERSIONS, LATEST = "rows", "versions", "latest"
+"""Names of states; they are on disk."""
+
+
+def waiting_rows(name: str, kind: str) -> MapStateDescriptor:
+    """A state of rows of this DDL type by their event time; several may have the same."""
+    return MapStateDescriptor(name, "bigint", f"array<{kind}>")
+
+
+def versions(kind: str) -> MapStateDescriptor:
+    """The state of versions of this DDL type by the time from which each holds."""
+    return MapStateDescriptor(VERSIONS, "bigint", kind)
+
 
 class _OfOneKey:
     """What is in order for as long as a key has its turn.
@@ -31,6 +48,30 @@ class _OfOneKey:
             self._forget()
 
 
+class Earliest:
+    """Sets one timer for a key that has its turn, at the earliest of many times.
+
+    A timer for each row would cost more than the row. Whoever is called for the earliest sets the
+    next one, after `forget`.
+    """
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._at: int | None = None
+
+    def forget(self) -> None:
+        """The timer has fired."""
+        self._at = None
+
+    def register(self, ctx: ProcessContext, at: int) -> None:
+        """Be called at this time, if not before."""
+        if ctx.key != self._key:
+            self._key, self._at = ctx.key, None
+        if self._at is None or at < self._at:
+            self._at = at
+            ctx.timer_service().register_event_time_timer(at)
+
+
 class WaitingRows(_OfOneKey):
     """Rows by event time; several may have the same.
 
@@ -41,6 +82,12 @@ class WaitingRows(_OfOneKey):
     def _forget(self) -> None:
         super()._forget()
         self._rows: dict[int, list[Any]] = {}
+
+    @property
+    def first(self) -> int | None:
+        """The earliest time of which a row waits."""
+        times = self._in_order()
+        return times[0] if times else None
 
     def add(self, at: int, row: Any) -> None:
         """Let a row wait."""
@@ -57,13 +104,22 @@ class WaitingRows(_OfOneKey):
 
     def between(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
         """The rows of these times and all between, with their times, in order."""
-        if self._times is None:
-            self._rows = dict(self._state.entries())
-            self._times = sorted(self._rows)
-        times = self._times
+        times = self._in_order()
         for at in times[bisect_left(times, first) : bisect_right(times, last)]:
             for row in self._rows[at]:
                 yield at, row
+
+    def remove_until(self, last: int) -> None:
+        """Forget the rows of this time and of those before it."""
+        times = self._in_order()
+        for at in times[: bisect_right(times, last)]:
+            self.remove(at)
+
+    def _in_order(self) -> list[int]:
+        if self._times is None:
+            self._rows = dict(self._state.entries())
+            self._times = sorted(self._rows)
+        return self._times
 
     def take(self, at: int) -> list[Any]:
         """The rows of a time, which are forgotten."""
@@ -103,6 +159,12 @@ class Versions(_OfOneKey):
             self._state.remove(gone)
         del self._times[:older]
         return self._times[0]
+
+    def after(self, at: int) -> int | None:
+        """When the first version begins that does so later."""
+        times = self._times or ()
+        later = bisect_right(times, at)
+        return times[later] if later < len(times) else None
 
     def get(self, at: int) -> Any:
         """The version that began then."""

@@ -12,18 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from moorage.api.functions import RuntimeContext
+from moorage.api.join_columns import Picked, Portions, SelectedPairs, each_pair
 from moorage.api.join_functions import SIDES
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction
 from moorage.api.window_operator import CONTENTS, NAMESPACE
 from moorage.api.window_times import Numbers, WindowTimes, instants, row_times
 from moorage.api.windows import AtEnd, ByEnd, Sliding, Windowing
 from moorage_state.descriptors import ListStateDescriptor
-
-_FIRST_WINDOWS, _MOST_WINDOWS = 256, 4096
-_ROWS = 1 << 17
-"""About so many rows of windows are held at once; one window is held as a whole."""
-
-_MADE = 1 << 17
 
 
 def joins_by_column(windows: Windowing) -> bool:
@@ -44,7 +39,7 @@ class WindowPairs(ByEnd, KeyedBatchFunction):
         self._windows = WindowTimes(windows)
         self.by_end = windows.by_end
         self._row = row
-        self._named = {name: tuple(given.split(".", 1)) for name, given in named.items()}
+        self._selected = SelectedPairs(named)
 
     def open(self, ctx: RuntimeContext) -> None:
         """Get the state."""
@@ -80,17 +75,12 @@ class WindowPairs(ByEnd, KeyedBatchFunction):
         if timers.domain is not self._windows.domain:
             return
         index, starts, ends = self._windows.ending(timers, 0, self.earlier)
-        at, most = 0, _FIRST_WINDOWS
-        while at < len(index):
-            some = slice(at, at + most)
-            window = starts[some], ends[some]
-            lists = ctx.get_namespaced_lists(self._contents, index[some], *window)
+        for first, end in (portions := Portions(len(index))):
+            window = starts[first:end], ends[first:end]
+            lists = ctx.get_namespaced_lists(self._contents, index[first:end], *window)
+            portions.rows = len(lists.values)
             yield from self._pairs(lists, *window)
-            ctx.clear_namespaced_lists(self._contents, index[some], *window)
-            at += most
-            # As many as have so many rows if those that come are as long.
-            fitting = most * _ROWS // max(1, len(lists.values))
-            most = max(1, min(2 * most, fitting, _MOST_WINDOWS))
+            ctx.clear_namespaced_lists(self._contents, index[first:end], *window)
 
     def _pairs(
         self, lists: pa.ListArray, starts: Numbers, ends: Numbers
@@ -98,26 +88,21 @@ class WindowPairs(ByEnd, KeyedBatchFunction):
         """Each left row of a window with each right one, some pairs at a time."""
         rows, borders = lists.values, lists.offsets.to_numpy()
         lefts, rights = (_Side(rows.field(side), borders) for side in SIDES)
-        counts = lefts.counts * rights.counts
-        until = np.cumsum(counts)
-        found = int(until[-1]) if len(until) else 0
-        for first in range(0, found, _MADE):
-            pair = np.arange(first, min(first + _MADE, found))
-            window = np.searchsorted(until, pair, side="right")
-            left, right = np.divmod(pair - (until[window] - counts[window]), rights.counts[window])
-            picked: dict[str, Mapping[str, pa.Array] | _Picked] = {
-                "left": lefts.picked(window, left),
-                "right": rights.picked(window, right),
-                "window": {"start": instants(starts[window]), "end": instants(ends[window])},
+        windows = np.repeat(np.arange(len(starts)), lefts.counts)
+        for left, right in each_pair(rights.begins[windows], rights.counts[windows]):
+            window = {
+                "start": instants(starts[windows[left]]),
+                "end": instants(ends[windows[left]]),
             }
-            columns = {name: picked[of][which] for name, (of, which) in self._named.items()}
-            yield pa.RecordBatch.from_pydict(columns)
+            sides = lefts.picked(left), rights.picked(right)
+            yield self._selected.batch(left=sides[0], right=sides[1], window=window)
 
 
 class _Side:
-    """The rows of one side in some windows.
+    """The rows of one side in some windows, one window's after the other's.
 
     Attributes:
+        begins: which of them is the first one of each window.
         counts: how many each window has.
     """
 
@@ -126,19 +111,9 @@ class _Side:
         there = np.asarray(structs.is_valid())
         self._places = np.flatnonzero(there)
         before = np.concatenate(([0], np.cumsum(there)))[borders]
-        self._begins = before[:-1]
+        self.begins: Numbers = before[:-1]
         self.counts: Numbers = np.diff(before)
 
-    def picked(self, window: Numbers, nth: Numbers) -> "_Picked":
-        """The columns of rows that are the `nth` of their window."""
-        return _Picked(self._structs, pa.array(self._places[self._begins[window] + nth]))
-
-
-class _Picked:
-    """Columns of some rows, taken when they are asked for."""
-
-    def __init__(self, structs: pa.StructArray, places: pa.Array) -> None:
-        self._structs, self._places = structs, places
-
-    def __getitem__(self, name: str) -> pa.Array:
-        return self._structs.field(name).take(self._places)
+    def picked(self, which: Numbers) -> Picked:
+        """The columns of some of them."""
+        return Picked(self._structs, self._places[which])

@@ -48,6 +48,20 @@ def row_times(
     return times
 
 
+def require_known(times: Numbers) -> None:
+    """Refuse times that Python could not tell.
+
+    Raises:
+        UserError: one is too far away.
+    """
+    for time_ms in (int(times.min()), int(times.max())):
+        if not FIRST_KNOWN <= time_ms <= LAST_KNOWN:
+            raise UserError(
+                f"a row's event time is too far away to be a timestamp: milliseconds={time_ms}; "
+                f"mend its unit, or filter such rows out, before key_by"
+            )
+
+
 def instants(times: Numbers) -> pa.Array:
     """Milliseconds since 1970 UTC as a column of timestamps."""
     return pa.array(times * 1000).view(pa.timestamp("us", "UTC"))

@@ -13,8 +13,15 @@ from numpy.typing import NDArray
 
 from moorage.api.functions import ProcessContext
 from moorage.api.join_functions import SIDES
-from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction, Positions
+from moorage.api.vectorized import (
+    BatchContext,
+    DueTimers,
+    KeyedBatchFunction,
+    MapEntries,
+    Positions,
+)
 from moorage.engine.chunk_lists import ChunkLists
+from moorage.engine.chunk_maps import ChunkMaps
 from moorage.engine.chunk_timers import KINDS, ChunkTimers
 from moorage.engine.columns import stream_column
 from moorage.engine.outputs import SubtaskOutput, is_pair
@@ -28,7 +35,12 @@ from moorage_state.columnar.arrow import arrow_type
 from moorage_state.errors import UserError
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keylayout import KEY_AT, state_id
-from moorage_state.keys import KeyCodec, encoded_namespaces
+from moorage_state.keys import (
+    KeyCodec,
+    decoded_numbers,
+    encoded_namespaces,
+    encoded_numbers,
+)
 from moorage_state.types import parse_type
 
 _Raws = list[bytes | None]
@@ -236,7 +248,7 @@ class VectorizedLoop:
 
 
 class _ChunkStates:
-    """The value states of a chunk's keys, by column.
+    """The states of a chunk's keys, by column.
 
     Attributes:
         last: the prefix of the chunk's last key, whose rows may run on; empty before the first.
@@ -246,6 +258,7 @@ class _ChunkStates:
         self._store = store
         self._codecs: dict[tuple[int, str], tuple[bytes, ColumnCodec]] = {}
         self._lists = ChunkLists(store)
+        self._maps = ChunkMaps(store)
         self._prefixes: list[bytes] = []
         self._runs_on = False
         self._raws: dict[bytes, _Raws] = {}
@@ -348,16 +361,42 @@ class _ChunkStates:
         sid, _ = self._codec_of(state, "list")
         self._lists.clear(self._cells_of(sid, of, namespaces))
 
-    def _cells_of(self, sid: bytes, of: Positions, namespaces: Sequence[Positions]) -> list[bytes]:
+    def map_at(self, state: Any, of: Positions, map_keys: Positions) -> pa.Array:
+        """See `BatchContext.get_map_values`."""
+        sid, codec = self._codec_of(state, "map")
+        return codec.decode(self._maps.get(self._heads_of(sid, of), encoded_numbers(map_keys)))
+
+    def put_map_at(self, state: Any, of: Positions, map_keys: Positions, column: Any) -> None:
+        """See `BatchContext.put_map_values`."""
+        sid, codec = self._codec_of(state, "map")
+        cells = self._heads_of(sid, of)
+        if len(column) != len(cells):
+            raise UserError(
+                f"an entry is put for each value: values={len(column)} entries={len(cells)}; give "
+                f"one for each, null to remove"
+            )
+        self._maps.put(cells, encoded_numbers(map_keys), codec.encode(column))
+
+    def map_entries(self, state: Any, of: Positions) -> MapEntries:
+        """See `BatchContext.get_map_entries`."""
+        sid, codec = self._codec_of(state, "map")
+        counts, map_keys, raws = self._maps.entries(self._heads_of(sid, of))
+        index = np.repeat(np.asarray(of, np.int64), counts)
+        return MapEntries(index, decoded_numbers(map_keys), codec.decode(raws))
+
+    def _heads_of(self, sid: bytes, of: Positions) -> list[bytes]:
         if (heads := self._heads.get(sid)) is None:
             heads = self._heads[sid] = [prefix + sid for prefix in self._prefixes]
-        mine = map(heads.__getitem__, np.asarray(of, np.int64).tolist())
-        return list(map(add, mine, encoded_namespaces(namespaces)))
+        return list(map(heads.__getitem__, np.asarray(of, np.int64).tolist()))
+
+    def _cells_of(self, sid: bytes, of: Positions, namespaces: Sequence[Positions]) -> list[bytes]:
+        return list(map(add, self._heads_of(sid, of), encoded_namespaces(namespaces)))
 
     def end(self) -> None:
         """Write what was put for all keys but the last, which waits."""
         prefixes = self._prefixes
         self._lists.end(prefixes[-1])
+        self._maps.end(prefixes[-1])
         if self._cells:
             mine, running = self._cells, prefixes[-1]
             waiting = {cell: raw for cell, raw in mine.items() if cell.startswith(running)}
@@ -383,6 +422,7 @@ class _ChunkStates:
         """Write what waits for the last key."""
         self._write_waiting(self.last, except_for=set())
         self._lists.end()
+        self._maps.end()
         self._store.write_many(list(self._cells), list(self._cells.values()))
         self._cells = {}
 
@@ -400,32 +440,38 @@ class _ChunkStates:
             self._raws[sid] = raws
         return self._raws[sid]
 
-    def _codec_of(self, state: Any, namespaced: str = "") -> tuple[bytes, ColumnCodec]:
-        """The id and codec of a state; of one with namespaces, whether a "value" or a "list"."""
-        found = self._codecs.get((id(state), namespaced))
+    def _codec_of(self, state: Any, kind: str = "") -> tuple[bytes, ColumnCodec]:
+        """The id and codec of a state: a value, a "map", or in namespaces a "value" or "list"."""
+        found = self._codecs.get((id(state), kind))
         if found is None:
             store = self._store
-            plain = (
-                store.plain_namespaced(state, lists=namespaced == "list")
-                if namespaced
-                else store.plain_value(state)
-            )
+            if kind == "map":
+                plain = store.plain_map(state)
+            elif kind:
+                plain = store.plain_namespaced(state, lists=kind == "list")
+            else:
+                plain = store.plain_value(state)
             if plain is None:
-                raise _unfit(state, namespaced)
+                raise _unfit(state, kind)
             schema, declared = plain
             codec = ColumnCodec(schema.type, schema.earlier, schema.name, declared)
-            found = self._codecs[id(state), namespaced] = state_id(schema.name), codec
+            found = self._codecs[id(state), kind] = state_id(schema.name), codec
         return found
 
 
-def _unfit(state: Any, namespaced: str) -> UserError:
+def _unfit(state: Any, kind: str) -> UserError:
     got = f"got={type(state).__name__}"
-    if namespaced == "list":
+    if kind == "map":
+        return UserError(
+            f"get_map_values takes what get_map_state gave for a map whose keys are long numbers, "
+            f"without a time to live: {got}"
+        )
+    if kind == "list":
         return UserError(
             f"get_namespaced_lists takes what get_namespaced_state gave for a list, without a time "
             f"to live: {got}"
         )
-    if namespaced:
+    if kind:
         return UserError(
             f"get_namespaced_values takes what get_namespaced_state gave for one value, without a "
             f"time to live: {got}"

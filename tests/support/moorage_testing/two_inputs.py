@@ -135,7 +135,8 @@ def through_failures(
 ) -> dict[str, list[tuple[Any, ...]]]:
     """What a job sends that is killed now and then, and goes on with another number of subtasks.
 
-    Each life begins from the last snapshot; what was sent after it does not count.
+    Each life begins from the last snapshot, describes the job anew, and has batches of another
+    size; what was sent after the snapshot does not count.
 
     Args:
         clock: processing time of an epoch, by its number.
@@ -155,6 +156,8 @@ def through_failures(
         job = InProcessJob(
             env.graph, clock=times.pop, parallelism=chance.randint(1, 3), restore=snapshot
         )
+        # A key's rows are spread over several calls, too.
+        job.planner.batch_rows = chance.choice((2, 5, 10_000))
         with job:
             while number <= len(epochs):
                 times[:] = [clock(number)] * 9

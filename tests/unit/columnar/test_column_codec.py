@@ -59,7 +59,16 @@ def structs(fields):
 flat = st.lists(scalars, min_size=1, max_size=20).map(structs)
 few = st.lists(scalars, min_size=1, max_size=3).map(structs)
 nested = st.lists(scalars | few, min_size=1, max_size=4).map(structs)
-kinds = scalars | flat | nested | st.lists(scalars | nested, min_size=1, max_size=3).map(structs)
+single = scalars | flat | nested | st.lists(scalars | nested, min_size=1, max_size=3).map(structs)
+
+
+def lists(kind):
+    ddl, values = kind
+    most = st.sampled_from([1, 3, 40])
+    return f"array<{ddl}>", most.flatmap(lambda n: st.lists(st.none() | values, max_size=n))
+
+
+kinds = single | single.map(lists)
 
 
 @unhurried
@@ -95,7 +104,8 @@ def test_a_slice_of_a_column_is_written_as_the_slice_it_is(data):
     ("ddl", "rows"),
     [
         ("decimal(5,2)", [decimal.Decimal("1.50"), None]),
-        ("array<long>", [[1, None], None, []]),
+        ("array<array<long>>", [[[1], None], None, []]),
+        ("array<struct<b:map<string,long>>>", [[({"a": 1},), None], None, []]),
         ("map<string,long>", [{"a": 1}, None]),
         ("a long, s struct<b:array<string>>", [(1, (["x"],)), (None, None), None]),
     ],
@@ -105,6 +115,23 @@ def test_other_types_go_value_by_value_with_the_same_result(ddl, rows):
     codec, encode = ColumnCodec(ddl), encoder(ddl)
     raws = [None if row is None else encode(row) for row in rows]
     assert codec.encode(codec.decode(raws)) == raws
+
+
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 65535, 65536])
+def test_lists_of_any_length_have_the_bytes_of_the_codec_of_values(length):
+    ddl = "array<struct<n:int>>"
+    raws = [encoder(ddl)([(n,) for n in range(length)])] * 2
+    codec = ColumnCodec(ddl)
+    assert codec.encode(codec.decode(raws)) == raws
+
+
+def test_lists_of_an_earlier_type_are_read_as_those_of_the_last():
+    first, second = "array<struct<a:int>>", "array<struct<a:int,b:string>>"
+    raws = [writer_of(first)([(1,), None]), writer_of(second, (first,))([(2, "y")])]
+    codec = ColumnCodec(second, (first,))
+    column = codec.decode(raws)
+    assert column.to_pylist() == [[{"a": 1, "b": None}, None], [{"a": 2, "b": "y"}]]
+    assert codec.encode(column)[1] == raws[1]
 
 
 def test_pickled_objects_are_columns_of_the_bytes_they_are():

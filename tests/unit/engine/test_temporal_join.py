@@ -1,5 +1,6 @@
 """Temporal joins, held against plain Python over rows that come late and after failures."""
 
+from itertools import cycle
 from random import Random
 from typing import Any
 
@@ -30,11 +31,23 @@ def rows(chance, begin, first):
     ]
 
 
+class Both(JoinFunction):
+    def join(self, left, right, ctx):  # noqa: ARG002
+        yield left.n, right.rate if right else None
+
+
+@pytest.mark.parametrize("ways", [["columns"], ["rows"], ["columns", "rows"]])
 @pytest.mark.parametrize("outer", [False, True])
-def test_each_row_has_the_version_of_its_time_whatever_happens(outer):
+def test_each_row_has_the_version_of_its_time_whatever_happens(ways, outer):
+    lives = cycle(ways)
+
     def build(env):
         orders, rates = streams(env)
-        made = orders.temporal_join(rates, outer=outer, late=LATE).select(uid="t", **NAMED)
+        join = orders.temporal_join(rates, outer=outer, late=LATE)
+        if next(lives) == "columns":
+            made = join.select(uid="t", **NAMED)
+        else:
+            made = join.apply(Both(), uid="t", output="n long, rate long")
         made.sink_to(FileSink("out"), uid="out")
         made.get_side_output(LATE).sink_to(FileSink("late"), uid="late")
 

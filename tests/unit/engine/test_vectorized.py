@@ -15,11 +15,16 @@ from hypothesis import strategies as st
 
 from moorage.api.functions import KeyedProcessFunction
 from moorage.api.vectorized import KeyedBatchFunction
+from moorage.engine import chunk_maps
 from moorage.engine.output_types import fitted, hash_column
 from moorage.engine.task_failures import SubtaskFailure
-from moorage_state.descriptors import ListStateDescriptor, ValueStateDescriptor
+from moorage_state.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
 from moorage_state.errors import UserError
-from moorage_state.keyed import TimeDomain
+from moorage_state.keyed import TimeDomain, scanning
 from moorage_state.timetolive import StateTtlConfig
 
 SEEN = "total long, rows int"
@@ -305,6 +310,82 @@ def test_other_kinds_of_state_are_refused(operator, batch):
     for function in (Lists(), Expiring()):
         with pytest.raises(SubtaskFailure, match="value states without a time to live"):
             operator.attempt(function, [batch(("a", 1))])
+
+
+class Seen(KeyedBatchFunction):
+    """Keeps by key and number in which order it came, and tells all of them; 9 removes 1."""
+
+    def open(self, ctx):
+        self.seen = ctx.get_map_state(MapStateDescriptor("seen", "long", "array<int>"))
+
+    def process_batch(self, keys, table, ctx):
+        numbers = table.column("n").to_numpy()
+        before = ctx.get_map_values(self.seen, ctx.key_index, numbers).to_pylist()
+        made = pa.array(
+            [[*(came or ()), at] for at, came in enumerate(before)], pa.list_(pa.int8())
+        )
+        ctx.put_map_values(self.seen, ctx.key_index, numbers, made)
+        gone = ctx.key_index[numbers == 9]
+        ctx.put_map_values(self.seen, gone, np.ones_like(gone), pa.nulls(len(gone)))
+        entries = ctx.get_map_entries(self.seen, np.arange(len(keys)))
+        assert entries.values.type == pa.list_(pa.field("element", pa.int32()))
+        names = keys.take(pa.array(entries.key_index)).to_pylist()
+        for name, n, came in zip(names, entries.map_keys, entries.values.to_pylist(), strict=True):
+            yield pa.table({"user": [f"{name}{n}"], "n": [len(came)]})
+
+
+def test_maps_go_on_over_calls_and_epochs_and_have_their_entries_in_order(
+    monkeypatch, operator, batch
+):
+    def told(*batches):
+        return operator.epoch(Seen(), batches).rows
+
+    # The rows of "b" are spread over two calls.
+    assert told(batch(("a", -7), ("a", 5), ("b", 1)), batch(("b", 1), ("b", -1))) == [
+        ("a-7", 1),
+        ("a5", 1),
+        ("b1", 1),
+        ("b-1", 1),
+        ("b1", 2),
+    ]
+    assert told(batch(("b", 300), ("b", 9), ("c", 2))) == [
+        ("b-1", 1),
+        ("b9", 1),
+        ("b300", 1),
+        ("c2", 1),
+    ]
+    monkeypatch.setattr(chunk_maps, "_SCAN_ENTRIES", 1)
+    monkeypatch.setattr(scanning, "_PAGE", 1)
+    assert told(batch(("b", 9))) == [("b-1", 1), ("b9", 2), ("b300", 1)]
+    found: dict[str, Any] = {}
+
+    class Look(KeyedProcessFunction):
+        def open(self, ctx):
+            self.seen = ctx.get_map_state(MapStateDescriptor("seen", "long", "array<int>"))
+
+        def process(self, row, ctx):
+            found[ctx.key] = dict(self.seen.items())
+
+    operator.epoch(Look(), [batch(("a", 0), ("b", 0))])
+    assert found == {"a": {-7: [0], 5: [1]}, "b": {-1: [1], 9: [1, 0], 300: [0]}}
+
+
+@pytest.mark.parametrize("key_type", ["int", "string"])
+def test_what_is_no_map_of_long_keys_is_refused_with_what_to_do(operator, batch, key_type):
+    class Wrong(Seen):
+        def open(self, ctx):
+            self.seen = ctx.get_map_state(MapStateDescriptor("seen", key_type, "long"))
+
+    words = "get_map_values takes what get_map_state gave for a map whose keys are long numbers"
+    with pytest.raises(SubtaskFailure, match=words):
+        operator.attempt(Wrong(), [batch(("a", 1))])
+
+    class Short(Seen):
+        def process_batch(self, keys, table, ctx):
+            ctx.put_map_values(self.seen, [0], [1], pa.array([], pa.list_(pa.int8())))
+
+    with pytest.raises(SubtaskFailure, match="an entry is put for each value: values=0 entries=1"):
+        operator.attempt(Short(), [batch(("a", 1))])
 
 
 class Kept(KeyedBatchFunction):

@@ -2,8 +2,7 @@
 
 import re
 from collections import defaultdict
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
@@ -21,8 +20,7 @@ from moorage import (
     Sliding,
     Tumbling,
 )
-from moorage.api import window_join, window_join_columns, window_times
-from moorage.api.declarations import columns_of
+from moorage.api import join_columns, window_join, window_times
 from moorage.api.window_join import JoinedStreams
 from moorage.engine import chunk_lists
 from moorage.testing import KeyedHarness, SecondStream, run_job
@@ -145,52 +143,9 @@ def test_columns_and_rows_take_turns_over_one_state(monkeypatch, window):
     assert len(by_rows) > 9
 
 
-EVERY = (
-    "k long, b boolean, f float, d double, day date, moment timestamp, s string, raw binary, "
-    "price decimal(9,2), tags array<string>, of map<string,long>, inner struct<x:long,y:string>"
-)
-FULL = (
-    *(True, 1.5, 2.25, date(2026, 1, 2), datetime(2026, 1, 2, 3, 4, 5, 6, UTC), "ä", b"\0\xff"),
-    *(Decimal("3.50"), ["x", None], {"a": 1}, (4, "z")),
-)
-
-
-@pytest.mark.parametrize("ddl", [EVERY, "k long, b boolean, inner struct<x:long,y:string>"])
-def test_columns_of_every_type_and_nulls_come_out_as_they_do_of_a_function(ddl):
-    values = FULL if ddl == EVERY else (False, (4, None))
-    epochs = [
-        {
-            "left": [(1, *values, 5), (1, *(None for _ in values), 6)],
-            "right": [(1, *values, 7), (2, *values, 8)],
-        }
-    ]
-    declared: Any = columns_of(ddl)
-    names = [name for name in declared.names if name != "k"]
-    named = {f"{side}_{name}": f"{side}.{name}" for side in ("left", "right") for name in names}
-
-    class Both(JoinFunction):
-        def join(self, left, right, _):
-            yield (*left[1:-1], *right[1:-1])
-
-    def build(env):
-        one, other = (
-            env.read_stream(uid, "json", schema=f"{ddl}, at long").with_event_time("at").key_by("k")
-            for uid in ("left", "right")
-        )
-        windows = one.join(other).window(Tumbling("10ms"))
-        windows.select(uid="c", **named).sink_to(FileSink("columns"), uid="columns")
-        kinds = {f.name: f.dataType.simpleString() for f in declared.fields}
-        output = ", ".join(f"{side} {kinds[of.partition('.')[2]]}" for side, of in named.items())
-        windows.apply(Both(), uid="r", output=output).sink_to(FileSink("rows"), uid="rows")
-
-    found = run_job(build, epochs)
-    assert len(found["columns"]) == 2
-    assert found["columns"] == found["rows"]
-
-
 def test_windows_of_very_many_pairs_are_given_some_at_a_time(monkeypatch):
-    monkeypatch.setattr(window_join_columns, "_MADE", 7)
-    monkeypatch.setattr(window_join_columns, "_ROWS", 5)
+    monkeypatch.setattr(join_columns, "_MADE", 7)
+    monkeypatch.setattr(join_columns, "MOST_ROWS", 5)
     monkeypatch.setattr(window_times, "_PAIRS", 3)
     monkeypatch.setattr(chunk_lists, "_SCAN_ENTRIES", 2)
     lefts = [(key, n, 10 * (n % 3)) for key in "ab" for n in range(9)]

@@ -1,0 +1,201 @@
+"""Rows of two sides by whole columns: which of them belong together, and columns of the pairs.
+
+Called by the vectorized operators of joins.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from moorage.api.vectorized import BatchContext
+from moorage.api.windows import MAX_TIME, MIN_TIME
+
+Numbers = NDArray[np.int64]
+_MADE = 1 << 17
+_FIRST_KEYS, _MOST_KEYS = 256, 4096
+MOST_ROWS = 1 << 17
+"""About so many rows that wait are held at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of some keys, in the order of the keys' positions and, of a key, of their times.
+
+    Attributes:
+        keys: for each row the position of its key.
+        times: for each its event time in milliseconds.
+        rows: their columns.
+    """
+
+    keys: Numbers
+    times: Numbers
+    rows: pa.StructArray
+
+    def take(self, places: Any) -> "Rows":
+        """Some of them, in order."""
+        return Rows(self.keys[places], self.times[places], self.rows.take(pa.array(places)))
+
+    def of_keys(self, first: int, end: int) -> "Rows":
+        """Those of the keys from one position on to before another."""
+        begin, stop = np.searchsorted(self.keys, (first, end))
+        some = slice(begin, stop)
+        return Rows(self.keys[some], self.times[some], self.rows.slice(begin, stop - begin))
+
+    def merged(self, later: "Rows") -> "Rows":
+        """These and others; of a time, these go first."""
+        if not len(self.keys):
+            return later
+        if not len(later.keys):
+            return self
+        keys = np.concatenate((self.keys, later.keys))
+        times = np.concatenate((self.times, later.times))
+        order = np.lexsort((times, keys))
+        rows = pa.concat_arrays([self.rows, later.rows])
+        return Rows(keys[order], times[order], rows.take(pa.array(order)))
+
+    def firsts(self) -> Numbers:
+        """Where another key or time begins."""
+        changed = np.ones(len(self.keys), bool)
+        changed[1:] = (self.keys[1:] != self.keys[:-1]) | (self.times[1:] != self.times[:-1])
+        return np.flatnonzero(changed)
+
+    def lists(self, firsts: Numbers) -> pa.ListArray:
+        """The rows of each key and time; see `firsts`."""
+        offsets = pa.array(np.append(firsts, len(self.keys)), pa.int32())
+        return pa.ListArray.from_arrays(offsets, self.rows)
+
+    def spans(self, keys: Numbers, earliest: Numbers, latest: Numbers) -> tuple[Numbers, Numbers]:
+        """Where those of a key begin and end whose times are not before and not after others.
+
+        Args:
+            keys, earliest, latest: of each span.
+        """
+        if len(self.keys) and self.keys[0] == self.keys[-1] and (keys == self.keys[0]).all():
+            begins = np.searchsorted(self.times, earliest)
+            return begins, np.searchsorted(self.times, latest, side="right")
+        # A key and a time do not fit into one number; a key and the rank of a time do.
+        known = np.unique(self.times)
+        width = len(known) + 1
+        places = self.keys * width + np.searchsorted(known, self.times)
+        begins = np.searchsorted(places, keys * width + np.searchsorted(known, earliest))
+        after = np.searchsorted(known, latest, side="right")
+        return begins, np.searchsorted(places, keys * width + after)
+
+
+NO_ROWS = Rows(np.zeros(0, np.int64), np.zeros(0, np.int64), pa.array([], pa.struct([])))
+
+
+def rows_of(keys: Numbers, times: Numbers, lists: pa.ListArray) -> Rows:
+    """The rows of lists, each of which has a key and a time; a null one has none."""
+    lengths = np.asarray(lists.value_lengths().fill_null(0), np.int64)
+    return Rows(np.repeat(keys, lengths), np.repeat(times, lengths), lists.flatten())
+
+
+def register_earliest(ctx: BatchContext, *dues: tuple[Numbers, Numbers]) -> None:
+    """Set one timer for each key, at the earliest of its times.
+
+    A timer for each row costs more than all else; who is called for the earliest sets the next one.
+
+    Args:
+        dues: positions of keys, and for each a time.
+    """
+    keys = np.concatenate([of for of, _ in dues])
+    times = np.concatenate([at for _, at in dues])
+    order = np.lexsort((times, keys))
+    keys, times = keys[order], times[order]
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    ctx.register_timers(keys[first], times[first])
+
+
+def shifted(times: Numbers, by: int) -> Numbers:
+    """Times so much later, but none that are no times."""
+    by = max(-MAX_TIME, min(by, MAX_TIME))
+    if by < 0:
+        return np.maximum(times, MIN_TIME - by) + by
+    return np.minimum(times, MAX_TIME - by) + by
+
+
+def each_pair(begins: Numbers, counts: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
+    """Of rows to each of which some others belong that lie together, each with each of them.
+
+    Args:
+        begins, counts: for each row where the others begin, and how many they are.
+
+    Returns:
+        Positions of rows and of others, some pairs at a time.
+    """
+    until = np.cumsum(counts)
+    before = begins - (until - counts)
+    found = int(until[-1]) if len(until) else 0
+    for first in range(0, found, _MADE):
+        pair = np.arange(first, min(first + _MADE, found))
+        row = np.searchsorted(until, pair, side="right")
+        yield row, pair + before[row]
+
+
+class Portions:
+    """Goes through keys or windows, so many at a time that their rows are not too many.
+
+    One is held as a whole.
+
+    Attributes:
+        rows: how many those have that were given last; whoever goes through says so.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._most = _FIRST_KEYS
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """The first of some, and the one after the last."""
+        at = 0
+        while at < self._count:
+            end = min(at + self._most, self._count)
+            self.rows = 0
+            yield at, end
+            # As many as have so many rows if those that come have as many.
+            fitting = (end - at) * MOST_ROWS // max(1, self.rows)
+            self._most = max(1, min(2 * self._most, fitting, _MOST_KEYS))
+            at = end
+
+
+class Picked:
+    """Columns of some rows, taken when they are asked for."""
+
+    def __init__(self, rows: pa.StructArray, places: Any) -> None:
+        self._rows, self._places = rows, pa.array(places)
+
+    def __getitem__(self, name: str) -> pa.Array:
+        return self._rows.field(name).take(self._places)
+
+
+class SelectedPairs:
+    """Makes batches of columns of both sides.
+
+    Args:
+        named: for each column of the result, "left.column", "right.column" or a time of the join.
+    """
+
+    def __init__(self, named: Mapping[str, str]) -> None:
+        self._named = {name: tuple(given.split(".", 1)) for name, given in named.items()}
+
+    def batch(self, **sides: Mapping[str, pa.Array] | Picked) -> pa.RecordBatch:
+        """The columns that were named, of what has each of them."""
+        return pa.RecordBatch.from_pydict(
+            {name: sides[of][which] for name, (of, which) in self._named.items()}
+        )
+
+    def __contains__(self, column: str) -> bool:
+        return tuple(column.split(".", 1)) in self._named.values()
+
+
+def require_times(ctx: BatchContext) -> Numbers:
+    """The event times of a call's rows, which all have one."""
+    assert ctx.timestamps is not None  # noqa: S101  who made the join has looked
+    times: Numbers = ctx.timestamps.to_numpy()
+    return times
