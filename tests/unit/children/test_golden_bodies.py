@@ -11,6 +11,19 @@ from moorage_operator.children.secrets import config_owner, scrape_secret, token
 GOLDEN = Path(__file__).parent / "golden"
 TOKEN = "abc"  # noqa: S105
 
+
+def spread(role: str) -> list[dict[str, object]]:
+    """Constraints that keep the pods of a role apart."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": "topology.kubernetes.io/zone",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {"moorage.dev/role": role}},
+        }
+    ]
+
+
 FULL = {
     "application.args": ["--since", "2026-11-01"],
     "application.pyFiles": ["local:///app/lib.zip"],
@@ -28,6 +41,7 @@ FULL = {
             "metadata": {"labels": {"team": "web"}, "annotations": {"note": "1e3"}},
             "spec": {
                 "priorityClassName": "streams",
+                "topologySpreadConstraints": spread("driver"),
                 "nodeSelector": {"pool": "drivers"},
                 "tolerations": [{"key": "pool", "operator": "Exists"}],
                 "containers": [
@@ -45,6 +59,8 @@ FULL = {
         "sidecar": {"resources": {"requests": {"cpu": "1"}, "limits": {"memory": "4Gi"}}},
         "podTemplate": {
             "spec": {
+                "priorityClassName": "stream-workers",
+                "topologySpreadConstraints": spread("executor"),
                 "securityContext": {"runAsUser": 1000},
                 "initContainers": [{"name": "warm", "image": "warm:1"}],
                 "volumes": [{"name": "models", "configMap": {"name": "models"}}],
