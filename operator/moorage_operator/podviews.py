@@ -61,6 +61,7 @@ def pod_view(body: Object, job_uid: str) -> PodView:
     grace = _grace(meta, spec)
     deleted = moment(meta.get("deletionTimestamp"))
     waiting, waiting_message = _waiting(status, main)
+    disrupted = _said(status, "DisruptionTarget", "True")
     return PodView(
         name=_text(meta, "name"),
         uid=_text(meta, "uid"),
@@ -77,7 +78,8 @@ def pod_view(body: Object, job_uid: str) -> PodView:
         waiting_message=waiting_message,
         ended=ended,
         end=driver_end(ended.message) if ended and role == "driver" else None,
-        disrupted=_said(status, "DisruptionTarget", "True"),
+        disrupted=disrupted,
+        disrupted_by=_text(_condition(status, "DisruptionTarget"), "reason") if disrupted else "",
         unschedulable=_said(status, "PodScheduled", "False"),
         revision=_text(_at(meta, "annotations"), names.REVISION_ANNOTATION),
         standby=_text(_at(meta, "annotations"), names.STANDBY_ANNOTATION) == "true",

@@ -107,6 +107,7 @@ class PodView:
     # What the driver said when it ended; None without a readable DriverEnd
     end: DriverEnd | None = None
     disrupted: str = ""  # the message of a True DisruptionTarget condition, else empty
+    disrupted_by: str = ""  # its reason, such as PreemptionByScheduler
     unschedulable: str = ""  # the message of a PodScheduled=False condition, else empty
     revision: str = ""  # the ControllerRevision that it was made from; empty if it does not say
     standby: bool = False  # whether it was made to run beside another driver, at first

@@ -72,6 +72,36 @@ async def test_what_is_only_to_be_told_is_told_and_left_alone(running):
     assert running.condition("Degraded") == "False/Healthy"
 
 
+@pytest.mark.scenario(78)
+async def test_keys_that_are_skewed_are_told_and_no_reason_to_begin_anew(running):
+    """What holds the others up is in the data: another driver would have it, too."""
+    health(running, actions={"noProgress": "Restart", "noCheckpoint": "Restart"})
+    habits = running.drivers.habits
+    habits.arrivals["clicks"], habits.hot = 1_900.0, 5.0
+    await running.until(lambda: found(running) == {"SkewedKeys": "Alert"}, 600)
+    [said] = running.status().health.findings
+    assert "subtask 1 of counts (key groups 8-15) has 5.0 times the mean of rows" in said.message
+    assert running.condition("Degraded") == "False/Healthy"
+    assert running.condition("Ready") == "True/Running"
+    running.restart_operator()
+    habits.hot = 3.5
+    await running.run(120)
+    assert found(running) == {"SkewedKeys": "Alert"}, "it does not come and go"
+    habits.hot = 1.5
+    await running.until(lambda: found(running) == {}, 120)
+    await running.run(60)
+    assert running.events().count("SkewedKeys") == 1
+    assert len(running.drivers.by_pod) == 1
+    assert running.status().health.actions == ()
+
+
+async def test_skewed_keys_of_a_stream_with_time_left_are_nobodys_trouble(running):
+    health(running)
+    running.drivers.habits.arrivals["clicks"], running.drivers.habits.hot = 600.0, 5.0
+    await running.run(600)
+    assert found(running) == {}
+
+
 @pytest.mark.scenario(79)
 @pytest.mark.parametrize("ahead", [-7200.0, 7200.0])
 async def test_a_clock_that_is_set_is_a_word_and_nothing_else(running, ahead):

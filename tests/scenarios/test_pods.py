@@ -24,6 +24,44 @@ async def test_a_drained_driver_is_back_at_once_and_not_counted_against_the_job(
     assert not restarts.window
 
 
+@pytest.mark.scenario(38)
+@pytest.mark.parametrize(
+    ("take", "reason"),
+    [
+        (lambda world: world.kubelet.drain("clicks-1-driver"), "DriverEvicted"),
+        (lambda world: world.kubelet.preempt("clicks-1-driver"), "DriverPreempted"),
+        (lambda world: world.kubelet.taint("clicks-1-driver"), "NodeLost"),
+        (lambda world: world.kubelet.shut_down(), "NodeShutdown"),
+    ],
+    ids=["evicted", "preempted", "tainted", "shut down"],
+)
+async def test_who_took_a_driver_away_is_told_and_the_job_is_not_to_blame(running, take, reason):
+    running.edit(failurePolicy={"maxRestarts": 0})
+    await running.run(5)
+    take(running)
+    began = running.elapsed
+    restarts = await back(running)
+    assert running.elapsed - began < 45
+    assert (restarts.last_reason, restarts.window) == (reason, ())
+    assert reason in running.events()
+    assert running.status().condition("Degraded").status == "False"
+
+
+@pytest.mark.scenario(38)
+async def test_a_preempted_driver_waits_for_a_node_and_takes_no_blame_for_that(running):
+    """The place that it had is the other pod's."""
+    running.kubelet.unschedulable = "0/1 nodes are available: 1 Insufficient memory."
+    running.kubelet.preempt("clicks-1-driver")
+    await running.until(lambda: running.condition("Progressing") == "False/Unschedulable")
+    await running.run(900)
+    assert running.condition("Ready") == "False/Unschedulable"
+    assert "Insufficient memory" in str(running.status().condition("Progressing"))
+    assert len(running.pods()) == 1
+    running.kubelet.unschedulable = ""
+    restarts = await back(running)
+    assert not restarts.window
+
+
 @pytest.mark.scenario(39)
 async def test_a_driver_out_of_memory_is_an_application_failure_with_a_wait(running):
     running.kubelet.kill_container("clicks-1-driver", "OOMKilled")

@@ -107,11 +107,13 @@ _POD_REASONS = {
     "UnexpectedAdmissionError": "DriverRejected",
 }
 _DISRUPTIONS = {
-    "preempt": "DriverPreempted",
-    "taint": "NodeLost",
-    "gc": "NodeLost",
-    "kubelet": "NodeShutdown",
+    "PreemptionByScheduler": "DriverPreempted",
+    "DeletionByTaintManager": "NodeLost",
+    "DeletionByPodGC": "NodeLost",
 }
+"""By the reason of the condition; whatever else is said there, the driver was evicted."""
+_BY_KUBELET = {"shutdown": "NodeShutdown", "preempted": "DriverPreempted"}
+"""By a word of the message, as the kubelet has one reason for all that it ends."""
 
 
 def kind_of(reason: str) -> FailureKind:
@@ -183,8 +185,9 @@ def _disruption(pod: PodView) -> str:
     if pod.reason.startswith("OutOf"):
         return "DriverRejected"
     if pod.disrupted:
-        said = pod.disrupted.lower()
-        return next((why for word, why in _DISRUPTIONS.items() if word in said), "DriverEvicted")
+        said = pod.disrupted.lower() if pod.disrupted_by == "TerminationByKubelet" else ""
+        by_kubelet = next((why for word, why in _BY_KUBELET.items() if word in said), "")
+        return by_kubelet or _DISRUPTIONS.get(pod.disrupted_by, "DriverEvicted")
     if pod.deleted_at is not None and not _ended_by_itself(pod):
         return "DriverDeleted"
     return ""

@@ -11,6 +11,8 @@ from moorage_operator.decide.recover import FailureKind, judge, kind_of
 from moorage_operator.plan import DeletePod
 from moorage_operator.world import ContainerEnd, PodView, Unreadable
 
+BY_KUBELET = "TerminationByKubelet"
+
 
 def _pod(**changes):
     return PodView("clicks-1-driver", "u", "driver", 1, **{"phase": "Failed", **changes})
@@ -28,7 +30,11 @@ def _end(outcome="Failed", code="", **said):
         (_pod(reason="Shutdown"), "NodeShutdown", FailureKind.INFRASTRUCTURE),
         (_pod(reason="OutOfcpu"), "DriverRejected", FailureKind.INFRASTRUCTURE),
         (_pod(disrupted="EvictionByEvictionAPI"), "DriverEvicted", FailureKind.INFRASTRUCTURE),
-        (_pod(disrupted="Kubernetes: preempting"), "DriverPreempted", FailureKind.INFRASTRUCTURE),
+        (
+            _pod(disrupted="gc-scheduler: preempting", disrupted_by="PreemptionByScheduler"),
+            "DriverPreempted",
+            FailureKind.INFRASTRUCTURE,
+        ),
         (_pod(ended=ContainerEnd(137, "OOMKilled")), "DriverOOMKilled", FailureKind.APPLICATION),
         (_pod(ended=ContainerEnd(137, "Error")), "DriverKilled", FailureKind.APPLICATION),
         (_pod(ended=ContainerEnd(1, "Error")), "DriverFailed", FailureKind.APPLICATION),
@@ -197,7 +203,14 @@ def test_scenario_42_a_pod_that_hangs_in_terminating_is_forced_after_grace_and_t
     ("change", "reason"),
     [
         ({"disrupted": "Eviction API: evicting"}, "DriverEvicted"),
-        ({"disrupted": "TaintManager: deleting due to NoExecute taint"}, "NodeLost"),
+        ({"disrupted": "deleting", "disrupted_by": "DeletionByTaintManager"}, "NodeLost"),
+        # Its node's kubelet said so, and the node went before the pod had ended.
+        ({"disrupted": "imminent node shutdown.", "disrupted_by": BY_KUBELET}, "NodeShutdown"),
+        ({"disrupted": "low on resource: memory", "disrupted_by": BY_KUBELET}, "DriverEvicted"),
+        (
+            {"disrupted": "Preempted to admit another", "disrupted_by": BY_KUBELET},
+            "DriverPreempted",
+        ),
         ({}, "DriverDeleted"),
     ],
 )

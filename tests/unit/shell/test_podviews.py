@@ -147,13 +147,19 @@ def test_deletion_began_before_the_time_that_it_is_to_be_over():
 def test_conditions_that_say_why_are_read():
     status = {
         "conditions": [
-            {"type": "DisruptionTarget", "status": "True", "message": "evicting"},
+            {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "EvictionByEvictionAPI",
+                "message": "evicting",
+            },
             {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"},
             {"type": "Ready", "status": "True"},
         ]
     }
     view = pod_view(pod(status), UID)
     assert (view.disrupted, view.unschedulable, view.ready) == ("evicting", "Unschedulable", True)
+    assert view.disrupted_by == "EvictionByEvictionAPI"
 
 
 def test_a_pod_of_a_former_object_of_the_name_is_not_owned():

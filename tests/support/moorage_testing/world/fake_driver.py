@@ -28,6 +28,7 @@ from moorage_api.driver import (
     SavepointBody,
     SavepointInfo,
     SinkView,
+    SkewReport,
     StopBody,
 )
 from moorage_operator.ports import EndpointRefused
@@ -150,10 +151,18 @@ class FakeDriver(LineageKeeper):
             lag_rows=round(waits * seconds),
             lag_rows_before=0,
             lag_seconds=seconds,
+            skew=self._skew(done * window),
             operators=(self._counts(),),
             operator_seconds=window,
             whole=seconds >= self.habits.load_window,
         )
+
+    def _skew(self, rows: float) -> SkewReport | None:
+        if not self.habits.hot:
+            return None
+        mean = rows / self.parallelism
+        most = round(mean * self.habits.hot)
+        return SkewReport(uid="counts", subtask=1, key_groups="8-15", rows=most, mean_rows=mean)
 
     def _counts(self) -> OperatorLoad:
         """Of its one operator."""

@@ -36,6 +36,7 @@ class Habits:
         load_window: seconds of load that they report.
         arrivals: rows per second that come, by job; drivers of other jobs say nothing of a load.
         each: rows per second that a subtask does.
+        hot: times the mean of rows that one subtask has; 0 for drivers that do not say.
         clock_ahead: seconds by which drivers' clocks are ahead of the operator's.
         sinks: of every job by uid: the place from which it takes output back, if it does; None for
             drivers that do not say.
@@ -67,6 +68,7 @@ class Habits:
     load_window: float = 900.0
     arrivals: dict[str, float] = field(default_factory=dict)
     each: float = 1000.0
+    hot: float = 0.0
     clock_ahead: float = 0.0
     sinks: dict[str, str] | None = field(default_factory=lambda: {"out": "folder"})
 

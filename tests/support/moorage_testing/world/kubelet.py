@@ -16,6 +16,13 @@ ROLE = "moorage.dev/role"
 ATTEMPT = "moorage.dev/attempt"
 STORE_TASK = "errand"
 _ONE_MORE = "-exec-2"
+_SHUTDOWN = "Pod was terminated in response to imminent node shutdown."
+
+
+def _target(reason: str, message: str) -> dict[str, Any]:
+    """The condition with which Kubernetes says that a pod did not end by itself."""
+    said = {"reason": reason, "message": message}
+    return {"type": "DisruptionTarget", "status": "True", **said}
 
 
 @dataclass(slots=True)
@@ -42,6 +49,7 @@ class Kubelet:
     prefix: str = ""
     _beats: int = 0
     _told: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _leaving: set[str] = field(default_factory=set)
 
     def tick(self) -> None:
         """One step for every pod."""
@@ -83,21 +91,32 @@ class Kubelet:
         self.api.set_status("Pod", meta["namespace"], meta["name"], conditions=conditions)
 
     def drain(self, pod: str) -> None:
-        """Evict a pod, as a drain does: a DisruptionTarget condition, then the deletion."""
-        self.api.set_status(
-            "Pod",
-            self.namespace,
-            pod,
-            conditions=[
-                {
-                    "type": "DisruptionTarget",
-                    "status": "True",
-                    "reason": "EvictionByEvictionAPI",
-                    "message": "Eviction API: evicting",
-                }
-            ],
-        )
+        """Evict a pod, as a drain does."""
+        self.take(pod, "EvictionByEvictionAPI", "Eviction API: evicting")
+
+    def preempt(self, pod: str) -> None:
+        """The scheduler makes room for a pod of a higher priority."""
+        text = "default-scheduler: preempting to accommodate a higher priority pod"
+        self.take(pod, "PreemptionByScheduler", text)
+
+    def taint(self, pod: str) -> None:
+        """Its node is not for it any more."""
+        self.take(pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
+
+    def take(self, pod: str, reason: str, message: str) -> None:
+        """Take a pod away as Kubernetes does: a DisruptionTarget condition, then the deletion."""
+        self.api.set_status("Pod", self.namespace, pod, conditions=[_target(reason, message)])
         self.api.delete("Pod", self.namespace, pod)
+
+    def shut_down(self, name: str = "node-1") -> None:
+        """The node is shut down in order: its kubelet ends all pods, which stay, failed."""
+        self.nodes["node-2"] = True
+        self._tell_nodes()
+        self._leaving.add(name)
+        for pod in self.api.list("Pod"):
+            driver = self.drivers.by_pod.get(pod["metadata"]["uid"])
+            if pod["spec"].get("nodeName") == self.prefix + name and driver is not None:
+                driver.terminate(self.now())
 
     def kill_container(self, pod: str, reason: str = "OOMKilled") -> None:
         """SIGKILL the container; the pod stays, failed."""
@@ -178,7 +197,8 @@ class Kubelet:
             }
             self.api.set_status("Pod", meta["namespace"], meta["name"], conditions=[condition])
             return
-        node = next(name for name, ready in self.nodes.items() if ready)
+        here = (name for name, ready in self.nodes.items() if ready)
+        node = next(name for name in here if name not in self._leaving)
         self._tell_nodes()
         self.api.bind(meta["namespace"], meta["name"], self.prefix + node)
 
@@ -270,9 +290,22 @@ class Kubelet:
             "finishedAt": self._stamp(),
         }
         phase = "Succeeded" if code == 0 else "Failed"
-        self._status(pod, phase, [{"name": name, "state": {"terminated": terminated}}])
+        state = [{"name": name, "state": {"terminated": terminated}}]
+        if pod["spec"].get("nodeName", "").removeprefix(self.prefix) in self._leaving:
+            # However it ended: the kubelet says that it did not do so by itself.
+            told = {"reason": "Terminated", "message": _SHUTDOWN}
+            self._status(pod, "Failed", state, (_target("TerminationByKubelet", _SHUTDOWN),), told)
+        else:
+            self._status(pod, phase, state)
 
-    def _status(self, pod: dict[str, Any], phase: str, containers: list[dict[str, Any]]) -> None:
+    def _status(
+        self,
+        pod: dict[str, Any],
+        phase: str,
+        containers: list[dict[str, Any]],
+        more: tuple[dict[str, Any], ...] = (),
+        said: dict[str, str] | None = None,
+    ) -> None:
         meta = pod["metadata"]
         ready = any(container.get("ready") for container in containers)
         self.api.set_status(
@@ -285,7 +318,9 @@ class Kubelet:
             conditions=[
                 {"type": "PodScheduled", "status": "True"},
                 {"type": "Ready", "status": "True" if ready else "False"},
+                *more,
             ],
+            **(said or {}),
         )
 
     def _stamp(self) -> str:
