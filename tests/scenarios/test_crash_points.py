@@ -282,6 +282,11 @@ def gone(world):
     return world.object() is None and not world.pods()
 
 
+def is_left(world):
+    """The savepoint with which it was stopped stays, whoever deletes its object."""
+    return [one["spec"]["deletionPolicy"] for one in world.snapshots().values()] == ["Retain"]
+
+
 def kill(world):
     world.drivers.newest.fail("internal", 1)
 
@@ -374,6 +379,9 @@ OPERATIONS = {
     ),
     "savepoint": Operation(running, lambda w: w.annotate(savepoint="once"), has_saved, 1, 1),
     "delete": Operation(running, lambda w: w.delete(), gone, 1, 1),
+    "delete what is suspended": Operation(
+        suspended, lambda w: w.delete(), lambda w: gone(w) and is_left(w), 1, 1
+    ),
     "rescale in place": Operation(running, lambda w: w.edit(executor__instances=3), wider, 1),
     "subtasks in place": Operation(running, lambda w: w.edit(scaling__parallelism=4), has_four, 1),
     "autoscale": Operation(autoscaled, overload, wider_by_itself, 1),

@@ -53,6 +53,38 @@ async def test_a_deleted_job_ends_with_a_savepoint_and_gives_its_lineage_up(runn
     assert running.buckets.completed(CHECKPOINTS)
 
 
+@pytest.mark.scenario(61)
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+async def test_what_a_suspended_job_was_stopped_with_outlives_it(running, policy):
+    """No other savepoint is taken of it: with its object went what there is of the job."""
+    running.edit(deletion={"policy": policy}, desiredState="Suspended")
+    await running.until(lambda: running.phase() == "Suspended")
+    [(name, before)] = running.snapshots().items()
+    assert before["spec"]["deletionPolicy"] == "Delete"
+    running.delete()
+    await running.until(lambda: running.object() is None)
+    kept = running.snapshots()[name]
+    assert kept["spec"]["deletionPolicy"] == "Retain"
+    assert kept["metadata"]["labels"]["moorage.dev/trigger"] == "Final"
+    running.api.delete("StatefulSparkSnapshot", running.namespace, name)
+    await running.until(lambda: not running.snapshots())
+    path = kept["status"]["path"]
+    assert running.buckets.has_savepoint(path)
+
+
+async def test_a_savepoint_whose_object_was_deleted_before_is_not_brought_back(running):
+    running.edit(desiredState="Suspended")
+    await running.until(lambda: running.phase() == "Suspended")
+    [name] = running.snapshots()
+    change = {"spec": {"deletionPolicy": "Retain"}}
+    running.api.patch("StatefulSparkSnapshot", running.namespace, name, change)
+    running.api.delete("StatefulSparkSnapshot", running.namespace, name)
+    await running.until(lambda: not running.snapshots())
+    running.delete()
+    await running.until(lambda: running.object() is None)
+    assert not running.snapshots()
+
+
 @pytest.mark.scenario(62)
 async def test_a_job_deleted_while_the_store_is_down_goes_when_its_time_is_over(running):
     running.edit(deletion={"timeout": "60s"})

@@ -25,7 +25,9 @@ from moorage_operator.decide.stop import (
     retry,
 )
 from moorage_operator.plan import RunStoreTask, SetFinalizer, StoreTask
-from moorage_operator.world import StoreView
+from moorage_operator.snapshots.naming import data_go_too
+from moorage_operator.world import StoreView, Unreadable
+from moorage_state.stores.addresses import same_place
 
 _SAVEPOINT_TRIES = 2
 _FIRST_RETRY = 5.0
@@ -195,10 +197,21 @@ def _tell_skipped(draft: Draft, why: str) -> None:
 
 
 def _fence(draft: Draft, rules: Deletion) -> None:
+    if not draft.operation.snapshot_name:
+        draft.put_operation(snapshot_name=_stopped_with(draft))
     # An object that goes with its data is waited for: with the job goes who would mend it.
     stays = keep_snapshot(draft) or _skipped(draft)
     if (cleared(draft) and stays) or draft.reached(_patience_ends(draft, rules)):
         draft.move("Verifying")
+
+
+def _stopped_with(draft: Draft) -> str:
+    """The savepoint with which the job was stopped before, if its object goes with its data."""
+    point, known = draft.status.next_restore, draft.world.snapshots
+    if point is None or point.mode != "Path" or isinstance(known, Unreadable):
+        return ""
+    own = (one for one in known if data_go_too(one) and one.meta.deleted_at is None)
+    return next((one.directory for one in own if same_place(one.status.path, point.path)), "")
 
 
 def _give_up_lineage(draft: Draft, rules: Deletion) -> None:

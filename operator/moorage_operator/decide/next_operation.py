@@ -152,7 +152,8 @@ def _run_beside(draft: Draft) -> None:
 def tell_edit(draft: Draft) -> None:
     """Tell once what a new generation means for the spec that runs."""
     change = change_of(draft)
-    if change is None or not change.fields:
+    # A deletion is a new generation as well, and changes nothing of the spec.
+    if change is None or not change.fields or draft.meta.deleted_at is not None:
         return
     fields = ", ".join(change.fields[:12])
     more = f" and {len(change.fields) - 12} more" if len(change.fields) > 12 else ""

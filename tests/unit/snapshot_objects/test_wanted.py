@@ -1,7 +1,7 @@
 """What a job asks for by annotation and by schedule."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from moorage_testing.snapshot_worlds import CONFIG, NOW, job_meta, job_spec, job_status, snapshot
@@ -12,6 +12,9 @@ from moorage_operator.snapshots.naming import (
     directory_name,
     is_directory_name,
     object_name,
+    object_names,
+    periodic_name,
+    request_id,
     trigger_id,
 )
 from moorage_operator.snapshots.triggers import wanted
@@ -71,6 +74,16 @@ def test_a_trigger_counts_as_handled_when_its_object_is_seen_and_not_before():
     assert first.triggers.savepoint == ""
     seen = wanted(replace(asking, snapshots=(made(first.effects[0]),)))
     assert (seen.triggers.savepoint, seen.effects, seen.events) == ("a", (), ())
+
+
+def test_what_names_are_made_of_stays_from_release_to_release():
+    """An operator may end between what it makes and what it writes, and a newer one go on."""
+    assert trigger_id("uid-1", "Savepoint", "", "before") == "617fce27"
+    assert request_id("uid-2") == "ssnap-uid-2"
+    assert directory_name("the one before") == "the-one-before-fccfc0ba"
+    assert object_names("clicks", "final") == ("clicks-final", "clicks-final-dd41c2de")
+    assert object_name("clicks", "Final") == "clicks-final-f4ed8fa6"
+    assert periodic_name(datetime(2026, 3, 1, 12, 30, tzinfo=UTC)) == "periodic-20260301-1230"
 
 
 def test_an_object_that_was_not_made_for_the_annotation_is_a_conflict():
