@@ -182,6 +182,22 @@ def test_a_long_listing_comes_in_order_and_whole(s3_store: S3Store) -> None:
     assert [info.key for info in s3_store.list("k", "k0500")] == keys[501:]
 
 
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_a_server_that_boto3_is_told_of_elsewhere_lists_in_order_too(
+    s3_store: S3Store, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, s3_server.endpoint)
+    # Of a region that no other test has: clients are kept.
+    region = variable.lower().replace("_", "-")
+    where = f"{s3_server.bucket}/{s3_store.address.prefix}"
+    store = S3Store.at(f"s3://{where}?region={region}&path_style=true")
+    keys = ["A", "a", "b-1", "b/1"]
+    for key in keys:
+        store.put(key, b"")
+    assert [info.key for info in store.list("")] == keys
+    assert [info.key for info in store.list("", "a")] == keys[2:]
+
+
 def test_a_key_that_only_fits_without_the_prefix_is_refused(s3_store: S3Store) -> None:
     key = "/".join(["x" * 200] * 5)
     with pytest.raises(UserError, match="1024"):
@@ -379,7 +395,6 @@ def test_an_endpoint_may_be_an_ipv6_address() -> None:
     assert url == "s3://bucket/a?endpoint=http://[fd00::1]:8333&region=r1&path_style=true"
     address = S3Address.parse(url)
     assert (address.endpoint, address.url) == ("http://[fd00::1]:8333", url)
-    assert not address.is_aws
     with pytest.raises(UserError, match=r"https://\[fd00::1\]:port"):
         store_url("s3://bucket/a", "http://fd00::1:8333")
 

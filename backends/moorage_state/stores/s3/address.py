@@ -104,12 +104,6 @@ class S3Address:
         place = f"{self.bucket}/{quote(self.prefix)}" if self.prefix else self.bucket
         return f"s3://{place}?{urlencode(given, safe=':/[]')}" if given else f"s3://{place}"
 
-    @property
-    def is_aws(self) -> bool:
-        """Whether AWS itself answers there, which keeps to the letter of its own documents."""
-        host = (self.endpoint or "").partition("://")[2].partition("/")[0].partition(":")[0]
-        return self.endpoint is None or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
-
     def object_key(self, key: str) -> str:
         """Return the key in the bucket of the store's object `key`. Raises UserError."""
         check_key(key)
