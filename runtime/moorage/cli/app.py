@@ -24,6 +24,7 @@ import moorage
 from moorage.cli.checks import checked_job, restore_url, undecided_options
 from moorage.cli.doctor import doctor
 from moorage.cli.exit_codes import ExitCode, exit_code
+from moorage.cli.history import history
 from moorage.cli.init import init
 from moorage.cli.output import (
     Output,
@@ -36,6 +37,7 @@ from moorage.cli.page import PAGE_PORT, Runner, redactor_of, report, ui, watched
 from moorage.cli.preflight import preflight
 from moorage.cli.progress import Display, open_display
 from moorage.cli.render import render
+from moorage.cli.restore import goes_back_to
 from moorage.cli.savepoint import ordered, taken
 from moorage.cli.snapshots import snapshots
 from moorage.cli.state import state
@@ -61,14 +63,14 @@ _SAME_SECONDS = 1.0
 """Two signals so close are one: `timeout` signals us and then our group, a shell and the kernel
 both tell of a closed terminal, and service managers send SIGTERM and SIGHUP together."""
 
-_RESTORE = "moorage run JOB.yaml --restore NAME (on a cluster: kubectl moorage restore JOB NAME)"
 _STOP = (
     "Ctrl-C in its terminal, or moorage savepoint JOB.yaml NAME --stop (on a cluster: kubectl "
     "moorage suspend JOB)"
 )
-_SNAPSHOTS = "moorage snapshots ls JOB.yaml (on a cluster: kubectl moorage history JOB)"
+_AGAIN = "the same command"
+_SNAPSHOTS = "moorage history JOB.yaml (on a cluster: kubectl moorage history JOB)"
 _OTHERWISE = {
-    **dict.fromkeys(("checkpoints", "history", "savepoints"), _SNAPSHOTS),
+    **dict.fromkeys(("checkpoints", "savepoints"), _SNAPSHOTS),
     **dict.fromkeys(("new", "create"), "moorage init DIR"),
     **dict.fromkeys(("restart", "resume", "start", "submit"), "moorage run JOB.yaml"),
     **dict.fromkeys(("jobs", "list", "ls", "ps"), "moorage status"),
@@ -79,7 +81,6 @@ _OTHERWISE = {
     ),
     "help": "moorage --help",
     **dict.fromkeys(("log", "logs"), "moorage run prints them (on a cluster: kubectl logs POD)"),
-    "restore": _RESTORE,
     "revisions": "on a cluster: kubectl moorage revisions JOB",
     "test": "python -m pytest, which needs no Spark: docs/testing.md",
 }
@@ -107,6 +108,21 @@ JobFile = Annotated[
     Path,
     typer.Argument(metavar="JOB.yaml", help="A StatefulSparkJob manifest.", show_default=False),
 ]
+
+Plain = Annotated[bool, typer.Option("--plain", help="Lines of progress, even on a terminal.")]
+LocalDir = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where working databases go.", file_okay=False)
+]
+Cores = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="How many cores Spark may use.")
+]
+PagePort = Annotated[
+    int,
+    typer.Option(
+        metavar="PORT", min=1, max=65535, help="Where the page is: http://localhost:PORT."
+    ),
+]
+NoPage = Annotated[bool, typer.Option("--no-page", help="Serve no page.")]
 
 
 def run_session(
@@ -192,6 +208,7 @@ app.command()(doctor)
 app.command()(report)
 app.command()(ui)
 app.command()(status)
+app.command()(history)
 app.command()(render)
 app.command()(uninstall)
 
@@ -226,47 +243,87 @@ def run(
         str | None,
         typer.Option(metavar="chk-N|NAME|PATH", help="Begin from this checkpoint or savepoint."),
     ] = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Lines of progress, even on a terminal.")
-    ] = False,
-    local_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where working databases go.", file_okay=False),
-    ] = None,
-    cores: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many cores Spark may use.")
-    ] = None,
-    page: Annotated[
-        int,
-        typer.Option(
-            metavar="PORT", min=1, max=65535, help="Where the page is: http://localhost:PORT."
-        ),
-    ] = PAGE_PORT,
-    no_page: Annotated[bool, typer.Option("--no-page", help="Serve no page.")] = False,
+    plain: Plain = False,
+    local_dir: LocalDir = None,
+    cores: Cores = None,
+    page: PagePort = PAGE_PORT,
+    no_page: NoPage = False,
     output: Output = "table",
 ) -> None:
     """Run a job on this machine, without Kubernetes; Ctrl-C takes a last checkpoint."""
     job = checked_job(manifest, "local")
-    if ignored := local_run_report(job).ignored:
-        _complain(f"ignored on this machine: {', '.join(ignored)}")
-    options = RunOptions(
+    options = _options_of(take_over, restore_url(restore), local_dir, cores)
+    _run(job, manifest, options, None if no_page else page, output, plain=plain)
+
+
+@app.command()
+def restore(
+    manifest: JobFile,
+    snapshot: Annotated[
+        str,
+        typer.Argument(
+            metavar="chk-N|NAME|PATH", help="See moorage history JOB.yaml.", show_default=False
+        ),
+    ],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1, help="How long another run of it has to end."),
+    ] = 1800.0,
+    plain: Plain = False,
+    local_dir: LocalDir = None,
+    cores: Cores = None,
+    page: PagePort = PAGE_PORT,
+    no_page: NoPage = False,
+    output: Output = "table",
+) -> None:
+    """Go back to a checkpoint or savepoint, and run the job from there; another run of it ends."""
+    job = checked_job(manifest, "local")
+    chosen = goes_back_to(manifest, job, snapshot, ask=not yes, output=output, timeout=timeout)
+    options = _options_of(take_over=False, restore=chosen, local_dir=local_dir, cores=cores)
+    _run(job, manifest, options, None if no_page else page, output, plain=plain)
+
+
+def _options_of(
+    take_over: bool,  # noqa: FBT001 - as the command has it
+    restore: str | None,
+    local_dir: Path | None,
+    cores: int | None,
+) -> RunOptions:
+    return RunOptions(
         take_over=take_over,
-        restore=restore_url(restore),
+        restore=restore,
         local_dir=local_dir.absolute() if local_dir else None,
         cores=cores,
         control=True,
     )
+
+
+def _run(
+    job: StatefulSparkJob,
+    manifest: Path,
+    options: RunOptions,
+    page: int | None,
+    output: Output,
+    *,
+    plain: bool,
+) -> None:
+    if ignored := local_run_report(job).ignored:
+        _complain(f"ignored on this machine: {', '.join(ignored)}")
     clean = redactor_of(job)
     display = open_display(sys.stderr, clean, plain=plain)
     began = time.monotonic()
     try:
-        with watched(_driver(), job, None if no_page else page, _complain) as runner:
+        with watched(_driver(), job, page, _complain) as runner:
             result = run_session(runner, job, manifest.absolute().parent, options, display)
     except KeyboardInterrupt:
         _quit_now(job, display.progress, time.monotonic() - began, output)
     except Exception as error:
         raise typer.Exit(_ended_by(error, clean)) from error
-    _tell(job, result, output)
+    # The same command would go back once more.
+    again = _AGAIN if options.restore is None else f"moorage run {manifest}"
+    _tell(job, result, output, again)
 
 
 @app.command()
@@ -454,13 +511,13 @@ def _driver() -> Runner:
     return run_job
 
 
-def _tell(job: StatefulSparkJob, result: RunResult, output: Output) -> None:
-    """Print how a run ended."""
+def _tell(job: StatefulSparkJob, result: RunResult, output: Output, again: str = _AGAIN) -> None:
+    """Print how a run ended; `again` is the command that goes on from there."""
     found = {"job": job.name, "run": result}
-    print_found("run", found, output, lambda _: typer.echo(_summary(job, result)))
+    print_found("run", found, output, lambda _: typer.echo(_summary(job, result, again)))
 
 
-def _summary(job: StatefulSparkJob, result: RunResult) -> str:
+def _summary(job: StatefulSparkJob, result: RunResult, command: str = _AGAIN) -> str:
     checkpoint = result.last_checkpoint
     if result.already:
         again = "to run it again name another checkpointDir"
@@ -485,7 +542,7 @@ def _summary(job: StatefulSparkJob, result: RunResult) -> str:
     if result.outcome is RunOutcome.STOPPED:
         begins = f"begins from {result.restored_from} again" if result.restored_from else ""
         begins = begins or "begins with the start"
-        text += "; the same command " + ("goes on from there" if checkpoint else begins)
+        text += f"; {command} " + ("goes on from there" if checkpoint else begins)
     return text
 
 

@@ -32,7 +32,7 @@ def moorage(monkeypatch, capsys):
     """Call the command line in this process; returns status, output and errors."""
 
     def call(*arguments, runner=None):
-        if arguments[0] == "run" and "--page" not in arguments:
+        if arguments[0] in {"run", "restore"} and "--page" not in arguments:
             arguments += ("--no-page",)  # there is one port, and many tests
         monkeypatch.setattr(sys, "argv", ["moorage", *map(str, arguments)])
         if runner is not None:

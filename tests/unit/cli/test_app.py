@@ -302,8 +302,7 @@ def test_a_checkpoint_is_named_in_the_summary(moorage, job_file):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("history", "moorage snapshots ls JOB.yaml (on a cluster: kubectl moorage history JOB)"),
-        ("restore", "moorage run JOB.yaml --restore NAME"),
+        ("checkpoints", "moorage history JOB.yaml (on a cluster: kubectl moorage history JOB)"),
         ("start", "moorage run JOB.yaml"),
         ("stop", "moorage savepoint JOB.yaml NAME --stop"),
         ("ps", "moorage status"),
