@@ -22,7 +22,7 @@ HEAD = """\
 Made from values.yaml by `make format`; do not edit. How to install, upgrade and uninstall is in
 [docs/install.md](../../docs/install.md) and [docs/upgrade.md](../../docs/upgrade.md).
 
-```sh
+```sh no-run="asks a cluster"
 helm install moorage charts/moorage --namespace moorage --create-namespace \\
   --set 'jobs.namespaces={streams}'
 ```

@@ -16,7 +16,7 @@ from .e2e_cluster import Cluster
 
 __all__ = ["at_hand", "commands", "type_in", "watch"]
 
-_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```sh[^`\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def at_hand(cluster: Cluster, folder: Path) -> dict[str, str]:

@@ -39,14 +39,35 @@ JOB: dict[str, Any] = {
 }
 
 
+NOT_RUN = {
+    "asks a cluster": r"\b(kubectl|helm)\b|moorage uninstall",
+    "builds images": r"\b(docker|cosign)\b",
+    "takes minutes": r"\b(make|python -m benchmarks)\b",
+    "shows a form": r"\bVERSION\b",
+}
+"""Why commands of a page are run by no test, and what in them bears it out."""
+
+
 def faults(block: Block) -> Iterator[str]:
     """What is wrong with a block, as far as can be told without running it."""
-    test = block.options.get("run-by")
+    yield from _run_or_not(block)
+    yield from JUDGES[block.language](block) if block.language in JUDGES else ()
+
+
+def _run_or_not(block: Block) -> Iterator[str]:
+    """Whether the test that runs it is there; of commands, why there is none."""
+    test, why = block.options.get("run-by"), block.options.get("no-run")
     if test and not (ROOT / test).is_file():
         yield f"there is no such test: {test}"
     elif test and Path(block.page).name not in (ROOT / test).read_text():
         yield f"the test does not name the page: {test}"
-    yield from JUDGES[block.language](block) if block.language in JUDGES else ()
+    if block.language == "sh" and not test:
+        if why is None:
+            yield f"commands that nobody runs: say run-by, or no-run with one of {[*NOT_RUN]}"
+        elif why not in NOT_RUN:
+            yield f"no reason that is known: no-run={why} known={[*NOT_RUN]}"
+        elif not re.search(NOT_RUN[why], block.code):
+            yield f"nothing in it bears that out: no-run={why}"
 
 
 def _python(block: Block) -> Iterator[str]:

@@ -6,6 +6,8 @@ Behind the language of a block stands what tests have to know; the site leaves i
     ```python no-run="asks a cluster"     only compiled, for this reason
     ```python run-by="tests/spark/x.py"   run by this test, which names the page
     ```yaml as="values"                   values of the chart, not an object
+    ```sh run-by="tests/docs/x.py"        typed in by this test, which names the page
+    ```sh no-run="asks a cluster"         only judged, for a reason of `page_faults.NOT_RUN`
 """
 
 import doctest

@@ -57,6 +57,7 @@ def test_pages_with_a_test_of_their_own_are_run_by_it():
     assert [page for page, test in OWN.items() if page not in (ROOT / test).read_text()] == []
 
 
+RUN = {"run-by": "tests/docs/test_quickstart.py"}
 WRONG = {
     "python": "def f(:",
     "json": "{",
@@ -68,7 +69,9 @@ WRONG = {
 
 @pytest.mark.parametrize("language", WRONG)
 def test_a_block_with_a_mistake_is_found(language):
-    block = Block("docs/x.md", 1, language, {}, WRONG[language])
+    block = Block(
+        "docs/quickstart.md", 1, language, RUN if language == "sh" else {}, WRONG[language]
+    )
     try:
         assert list(faults(block))
     except (SyntaxError, ValueError):
@@ -80,4 +83,21 @@ def test_a_block_with_a_mistake_is_found(language):
     ["moorage rnu x", "make tset", "kubectl apply -f crds/none.yaml", "echo $(", "x | moorage y"],
 )
 def test_a_command_that_there_is_not_is_found(code):
-    assert list(faults(Block("docs/x.md", 1, "sh", {}, code)))
+    assert list(faults(Block("docs/quickstart.md", 1, "sh", RUN, code)))
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (RUN, ""),
+        ({"no-run": "asks a cluster"}, ""),
+        ({}, "commands that nobody runs"),
+        ({"no-run": "is long"}, "no reason that is known"),
+        ({"no-run": "builds images"}, "nothing in it bears that out"),
+        ({"run-by": "tests/docs/test_none.py"}, "there is no such test"),
+        ({"run-by": "tests/docs/test_bootstrap.py"}, "the test does not name the page"),
+    ],
+)
+def test_commands_say_who_runs_them_or_why_nobody_does(options, wrong):
+    found = list(faults(Block("docs/quickstart.md", 1, "sh", options, "kubectl get pods")))
+    assert [one.startswith(wrong) for one in found] == ([True] if wrong else [])

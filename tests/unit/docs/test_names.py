@@ -63,7 +63,7 @@ def keys(values: Any, above: str = "") -> Iterator[str]:
 def is_there(page: str, line: int, word: str) -> bool:
     """Whether a command, a field, a reason, a metric or an annotation is known."""
     if re.match(r"(kubectl|moorage|make|helm) ", word):
-        return not list(faults(Block(page, line, "sh", {}, word)))
+        return not list(faults(Block(page, line, "text", {}, word)))
     if re.fullmatch(r"[a-z][A-Za-z]*(\.[A-Za-z]+)+(: \S+)?", word):
         return word.split(":", maxsplit=1)[0] in known_paths()
     if re.fullmatch(r"(?:[A-Z][a-z]+[A-Za-z]*|[A-Z]+(_[A-Z]+)+|moorage[._].+)", word):
