@@ -35,6 +35,7 @@ def certificate_name(job: str, namespace: str) -> str:
 
 
 STATE_PATH = "/state"
+STATUS_PATH = "/status"
 CHECKPOINTS_PATH = "/checkpoints"
 SAVEPOINTS_PATH = "/savepoints"
 STOP_PATH = "/stop"

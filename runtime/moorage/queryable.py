@@ -16,6 +16,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from moorage.driver.lookup_requests import MOST_BYTES, MOST_KEYS, LookupRequest
+from moorage_api.driver import STATE_PATH
 from moorage_state.errors import MoorageError, Retryable, UserError
 from moorage_state.formats import read_json
 
@@ -55,8 +56,8 @@ class QueryableStateClient:
         self._timeout = timeout
         self._clock = clock
         self._pause = pause
-        self._way: _Endpoint | _Socket
-        self._way = _Endpoint(address, token, ca_file, server_name, timeout)
+        self._way: EndpointConnection | _Socket
+        self._way = EndpointConnection(address, token, ca_file, server_name, timeout)
 
     @classmethod
     def of_local_job(cls, manifest: str | Path, *, timeout: float = 15.0) -> Self:
@@ -165,8 +166,12 @@ class QueryableStateClient:
             self._pause(_PAUSE_SECONDS)
 
 
-class _Endpoint:
-    """The driver's endpoint, over one connection."""
+class EndpointConnection:
+    """The driver's endpoint, over one connection.
+
+    Args:
+        ca_data: who signed its certificate, as the text of a file; besides `ca_file`.
+    """
 
     def __init__(
         self,
@@ -175,6 +180,8 @@ class _Endpoint:
         ca_file: str | Path | None,
         server_name: str | None,
         timeout: float,
+        *,
+        ca_data: str | None = None,
     ) -> None:
         parts = urlsplit(address)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -188,7 +195,7 @@ class _Endpoint:
             self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout)
             return
         try:
-            context = ssl.create_default_context(cafile=ca_file)
+            context = ssl.create_default_context(cafile=ca_file, cadata=ca_data)
         except OSError as error:
             raise UserError(f"certificates cannot be read: file={ca_file} error={error}") from error
         self._connection = _NamedServer(
@@ -196,10 +203,20 @@ class _Endpoint:
         )
 
     def ask(self, request: LookupRequest) -> dict[str, Any]:
+        """The answer to a look-up. Raises as `call`."""
+        path = f"{STATE_PATH}/{_checked(request.name)}"
+        answer: dict[str, Any] = read_json(self.call("POST", path, request.to_json()))
+        return answer
+
+    def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        """What the endpoint answers.
+
+        Raises:
+            UserError: it refuses, or its certificate is not believed.
+            Retryable: it does not answer, or cannot at the moment.
+        """
         try:
-            self._connection.request(
-                "POST", f"/state/{_checked(request.name)}", request.to_json(), self._headers
-            )
+            self._connection.request(method, path, body, self._headers)
             reply = self._connection.getresponse()
             data = reply.read()
         except ssl.SSLCertVerificationError as error:
@@ -217,10 +234,10 @@ class _Endpoint:
             ) from error
         if reply.status != http.HTTPStatus.OK:
             raise _refusal(reply.status, data)
-        answer: dict[str, Any] = read_json(data)
-        return answer
+        return data
 
     def close(self) -> None:
+        """End the connection; a later call makes another."""
         self._connection.close()
 
 

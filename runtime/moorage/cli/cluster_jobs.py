@@ -5,33 +5,41 @@ Waiting looks at the objects once a second; Ctrl-C ends the waiting, not what wa
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal, NoReturn
 
 import typer
 
+from moorage.cli.cluster_status import AllJobs, OneJob, age_of, is_as_wanted, name_of
 from moorage.cli.completion import job_names, snapshot_names
 from moorage.cli.exit_codes import ExitCode
-from moorage.cli.kubectl import JOBS, SNAPSHOTS, Cluster, Json, Refused, condition, kubectl_of
+from moorage.cli.kubectl import (
+    JOBS,
+    SNAPSHOTS,
+    Cluster,
+    Json,
+    Refused,
+    condition,
+    forward_of,
+    kubectl_of,
+)
 from moorage.cli.output import (
     Output,
     SavepointFound,
     complain,
-    one_line,
     print_document,
     print_pairs,
     print_savepoint,
     print_table,
     stoppable,
 )
-from moorage.texts import age_text, size_text, watermark_text
+from moorage.cli.watch import Watch, show
+from moorage.texts import size_text
 from moorage_api import API_VERSION
 from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
 
-_RUNS = ("Running", "Stable")
 _TRIES = 5
 """To change a job that is changed by others meanwhile."""
 
@@ -99,138 +107,15 @@ def _waits_for(found: Json) -> str:
     return ": ".join(text for text in (now["reason"], now["message"]) if text)
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A job and what belongs to it, as the cluster has it."""
-
-    job: Json
-    pods: Sequence[Json]
-    snapshots: Sequence[Json]
-
-    def to_json(self) -> Json:
-        """For programs."""
-        status = self.job.get("status", {})
-        return {
-            "name": self.job["metadata"]["name"],
-            "namespace": self.job["metadata"]["namespace"],
-            "desired": self.job["spec"].get("desiredState", "Running"),
-            "phase": status.get("phase"),
-            "message": status.get("message", ""),
-            "job": status.get("job", {}),
-            "snapshots": status.get("snapshots", {}),
-            "restarts": status.get("restarts", {}),
-            "conditions": status.get("conditions", []),
-            "pods": [{"name": pod["metadata"]["name"], **_pod(pod)} for pod in self.pods],
-        }
-
-
-def looked(cluster: Cluster, name: str) -> Look:
-    """A job, its pods (driver first) and its snapshots (newest first)."""
-    job = cluster.get(JOBS, name)
-    mine = f"moorage.dev/job-uid={job['metadata']['uid']}"
-    pods = sorted(cluster.list("pods", mine), key=lambda pod: (_role(pod), _name(pod)))
-    return Look(job, pods, _newest(cluster.list(SNAPSHOTS, f"moorage.dev/job={name}")))
-
-
-def tree(look: Look, now: datetime) -> Iterator[str]:
-    """The lines of `status`: the job, what is not as it should be, its pods, its snapshots."""
-    job, status = look.job, look.job.get("status", {})
-    desired = job["spec"].get("desiredState", "Running")
-    wanted = "" if _is(status.get("phase"), desired) else f" (wanted: {desired})"
-    yield f"{_name(job)}  {status.get('phase') or 'Pending'}{wanted}"
-    for text in (status.get("message"), *_troubles(job)):
-        if text:
-            yield f"! {text}"
-    driver, scaling = status.get("job") or {}, status.get("scaling") or {}
-    rates = f"{driver.get('inputRowsPerSecond', '0')} rows/s, busy {driver.get('busyRatio', '0')}"
-    size = size_text(driver.get("stateBytes", 0))
-    yield f"├─ stream: epoch {driver.get('epoch', 0)}, {rates}, state {size}"
-    if uid := driver.get("watermarkOf"):
-        mark, held_by = driver.get("watermark"), driver.get("watermarkHeldBy", "")
-        time_ms = int(datetime.fromisoformat(mark).timestamp() * 1000) if mark else None
-        yield f"├─ watermark of {uid}: {watermark_text(time_ms, held_by, now)}"
-    groups = f"{scaling.get('observedParallelism') or '-'} subtasks"
-    yield f"├─ {groups} of {scaling.get('maxParallelism') or '-'} key groups"
-    for pod in look.pods:
-        facts = _pod(pod)
-        again = f", {facts['restarts']} restarts" if facts["restarts"] else ""
-        what = f"{facts['phase']}, {facts['ready']} ready{again}, on {facts['node'] or 'no node'}"
-        yield f"├─ {facts['role']} {_name(pod)}: {what}"
-    yield f"├─ {_restarts(status.get('restarts') or {}, now)}"
-    known = status.get("snapshots") or {}
-    yield f"├─ checkpoint: {_summary(known.get('lastCheckpoint'), 'id', now)}"
-    yield f"└─ savepoint: {_summary(known.get('lastSavepoint'), 'name', now)}"
-
-
-def _is(phase: str | None, desired: str) -> bool:
-    """Whether a phase is what was wanted; who has finished wants nothing more."""
-    return phase in (*(_RUNS if desired == "Running" else (desired,)), "Finished")
-
-
-def _troubles(job: Json) -> Iterator[str]:
-    normal = {"Degraded": "False", "Blocked": "False", "Progressing": "False"}
-    if job["spec"].get("desiredState") == "Suspended":
-        normal |= dict.fromkeys(("Ready", "Checkpointing"), "False")
-    else:
-        normal["Suspended"] = "False"
-    for one in job.get("status", {}).get("conditions") or []:
-        # Of what is not yet so nobody has to do anything.
-        if one["type"] != "Stable" and one["status"] != normal.get(one["type"], "True"):
-            yield ": ".join(text for text in (one["type"], one["reason"], one["message"]) if text)
-
-
-def _restarts(restarts: Json, now: datetime) -> str:
-    if not restarts.get("total"):
-        return "restarts: none"
-    last = f"{restarts.get('lastReason', '')}: {restarts.get('lastMessage', '')}"
-    return f"restarts: {restarts['total']}, last {_age(restarts.get('lastTime'), now)} ago, {last}"
-
-
-def _summary(snapshot: Json | None, key: str, now: datetime) -> str:
-    if not snapshot:
-        return "none yet"
-    taken = f"{snapshot[key]}, {_age(snapshot.get('completedAt'), now)} ago"
-    size = size_text(snapshot.get("sizeBytes", 0))
-    return f"{taken}, epoch {snapshot.get('epoch', 0)}, {size}"
-
-
-def _pod(pod: Json) -> Json:
-    state = pod.get("status", {})
-    containers = state.get("containerStatuses") or []
-    ready = sum(1 for one in containers if one.get("ready"))
-    return {
-        "role": _role(pod),
-        "phase": "Ending" if pod["metadata"].get("deletionTimestamp") else state.get("phase", ""),
-        "ready": f"{ready}/{len(containers)}",
-        "restarts": sum(one.get("restartCount", 0) for one in containers),
-        "node": pod.get("spec", {}).get("nodeName", ""),
-    }
-
-
-def _role(pod: Json) -> str:
-    return str(pod["metadata"].get("labels", {}).get("moorage.dev/role", "pod"))
-
-
-def _name(found: Json) -> str:
-    return str(found["metadata"]["name"])
-
-
-def _newest(snapshots: Sequence[Json]) -> list[Json]:
-    return sorted(snapshots, key=lambda one: one["metadata"]["creationTimestamp"], reverse=True)
-
-
-def _age(moment: str | None, now: datetime) -> str:
-    if not moment:
-        return "-"
-    then = datetime.fromisoformat(moment)
-    return age_text(max(0, int((now - then).total_seconds()))) or "-"
-
-
 # -- commands --------------------------------------------------------------------------------
 
 
 def _cluster(namespace: str | None, context: str | None) -> Cluster:
-    return Cluster(kubectl_of(context, namespace))
+    return Cluster(kubectl_of(context, namespace), forward=forward_of(context, namespace))
+
+
+def _newest_first(snapshots: Sequence[Json]) -> list[Json]:
+    return sorted(snapshots, key=lambda one: one["metadata"]["creationTimestamp"], reverse=True)
 
 
 @plugin.command()
@@ -242,38 +127,16 @@ def status(
     *,
     namespace: Namespace = None,
     context: Context = None,
+    watch: Watch = False,
     output: Output = "table",
 ) -> None:
-    """A job with its driver, executors, checkpoints and what is wrong; or all jobs, a line each."""
-    cluster, now = _cluster(namespace, context), datetime.now(UTC)
-    if job is not None:
-        look = looked(cluster, job)
-        if output != "table":
-            print_document("status", look.to_json(), output)
-            return
-        for line in tree(look, now):
-            typer.echo(one_line(line))
+    """A job, its driver, executors, subtasks, and what is wrong; or all jobs, a line each."""
+    cluster = _cluster(namespace, context)
+    if job is None:
+        show("status", AllJobs(cluster).look, output, watch=watch)
         return
-    jobs = cluster.list(JOBS)
-    if output != "table":
-        print_document("status", {"jobs": [Look(one, (), ()).to_json() for one in jobs]}, output)
-        return
-    header = ("NAME", "PHASE", "SUBTASKS", "EPOCH", "CHECKPOINT", "RESTARTS", "TROUBLE")
-    print_table(header, [_row(one, now) for one in jobs])
-
-
-def _row(job: Json, now: datetime) -> tuple[str | int | None, ...]:
-    status = job.get("status", {})
-    last = (status.get("snapshots") or {}).get("lastCheckpoint") or {}
-    return (
-        _name(job),
-        status.get("phase") or "Pending",
-        (status.get("scaling") or {}).get("observedParallelism"),
-        (status.get("job") or {}).get("epoch"),
-        _age(last.get("completedAt"), now),
-        (status.get("restarts") or {}).get("total"),
-        next(_troubles(job), None),
-    )
+    with OneJob(cluster, job) as one:
+        show("status", one.look, output, watch=watch)
 
 
 @plugin.command()
@@ -282,14 +145,14 @@ def history(
 ) -> None:
     """The snapshots of a job, newest first, with what can be restored by which name."""
     cluster, now = _cluster(namespace, context), datetime.now(UTC)
-    found = _newest(cluster.list(SNAPSHOTS, f"moorage.dev/job={job}"))
+    found = _newest_first(cluster.list(SNAPSHOTS, f"moorage.dev/job={job}"))
     if output != "table":
         print_document("history", {"snapshots": [_entry(one) for one in found]}, output)
         return
     rows = []
     for one in map(_entry, found):
         size = size_text(one["sizeBytes"]) if one["sizeBytes"] else None
-        age = _age(one["completedAt"] or one["createdAt"], now)
+        age = age_of(one["completedAt"] or one["createdAt"], now)
         said = one["message"] or one["path"]
         rows.append((one["name"], one["type"], one["trigger"], one["state"], size, age, said))
     print_table(("NAME", "TYPE", "TRIGGER", "STATE", "SIZE", "AGE", "PATH OR REASON"), rows)
@@ -298,7 +161,7 @@ def history(
 def _entry(snapshot: Json) -> Json:
     status, spec = snapshot.get("status", {}), snapshot["spec"]
     return {
-        "name": _name(snapshot),
+        "name": name_of(snapshot),
         "type": spec.get("type", "Savepoint"),
         "trigger": snapshot["metadata"].get("labels", {}).get("moorage.dev/trigger", ""),
         "state": status.get("state") or "Pending",
@@ -327,7 +190,7 @@ def revisions(
         said = ", ".join(one.get("changed") or ())
         why = one.get("message")
         text = f"{said} ({why})" if said and why else said or why
-        age = _age(one["at"], now)
+        age = age_of(one["at"], now)
         rows.append((one["name"], age, one.get("attempt") or None, one.get("outcome"), text))
     print_table(("NAME", "BEGAN", "DRIVER", "OUTCOME", "CHANGED"), rows)
 
@@ -356,23 +219,23 @@ def savepoint(
     )
     told = f"kubectl moorage history {job}"
     if not wait:
-        complain(f"ordered: job={job} snapshot={_name(made)}; {told}")
+        complain(f"ordered: job={job} snapshot={name_of(made)}; {told}")
         where = (
             child(_reach(state, state["savepointDir"]), name) if "savepointDir" in state else None
         )
         print_savepoint(
-            SavepointFound(job, done=False, name=name, url=where, snapshot=_name(made)), output
+            SavepointFound(job, done=False, name=name, url=where, snapshot=name_of(made)), output
         )
         return
     with stoppable(f"the savepoint goes on: {told}"):
-        made = cluster.wait(SNAPSHOTS, _name(made), timeout, _snapshot_outcome)
+        made = cluster.wait(SNAPSHOTS, name_of(made), timeout, _snapshot_outcome)
     status = made["status"]
     found = SavepointFound(
         job,
         done=True,
         name=name,
         url=status.get("path"),
-        snapshot=_name(made),
+        snapshot=name_of(made),
         checkpoint_id=status.get("checkpointId"),
         epoch=status.get("epoch"),
         bytes_total=status.get("sizeBytes"),
@@ -471,20 +334,20 @@ def _restore_of(cluster: Cluster, job: Json, source: str) -> Json:
         state = job["spec"]["state"]
         folder = _reach(state, state["checkpointDir"])
         return {"mode": "Path", "path": child(folder, source), "snapshotName": ""}
-    for found in _named(cluster, _name(job), source):
-        name, state = _name(found), _entry(found)["state"]
+    for found in _named(cluster, name_of(job), source):
+        name, state = name_of(found), _entry(found)["state"]
         if state != "Completed":
             raise Refused(f"snapshot {name} is {state}; choose one that is Completed")
         return {"mode": "Snapshot", "snapshotName": name, "path": ""}
-    raise Refused(f"there is no snapshot {source}: kubectl moorage history {_name(job)}")
+    raise Refused(f"there is no snapshot {source}: kubectl moorage history {name_of(job)}")
 
 
 def _named(cluster: Cluster, job: str, source: str) -> list[Json]:
     """The snapshots of a job that a person may mean, the likeliest first."""
     # Others' may have a name that begins with this job's, such as final of JOB-eu.
-    found = _newest(cluster.list(SNAPSHOTS, f"moorage.dev/job={job}"))
+    found = _newest_first(cluster.list(SNAPSHOTS, f"moorage.dev/job={job}"))
     mine = [one for one in found if one["spec"]["jobRef"]["name"] == job]
-    named = [one for name in (source, f"{job}-{source}") for one in mine if _name(one) == name]
+    named = [one for name in (source, f"{job}-{source}") for one in mine if name_of(one) == name]
     return named + [one for one in mine if one["spec"].get("name") == source]
 
 
@@ -502,7 +365,7 @@ def _desiring(name: str, state: Desired, told: str) -> None:
     """Make a command that has a job be so."""
 
     def settled(found: Json) -> bool:
-        return _is(found["status"].get("phase"), state)
+        return is_as_wanted(found["status"].get("phase"), state)
 
     @plugin.command(name, help=told)
     def command(
@@ -557,27 +420,27 @@ def _patched_as_shown(cluster: Cluster, shown: Json, change: Json) -> Json:
     Raises Refused: somebody has, and another nonce would be the next one.
     """
     for _ in range(_TRIES):
-        now = cluster.get(JOBS, _name(shown))
+        now = cluster.get(JOBS, name_of(shown))
         if now["spec"].get("restore") != shown["spec"].get("restore"):
             raise Refused(
-                f"the job was told meanwhile to restore something else: {_name(shown)}; "
-                f"look (kubectl moorage status {_name(shown)}), and ask again"
+                f"the job was told meanwhile to restore something else: {name_of(shown)}; "
+                f"look (kubectl moorage status {name_of(shown)}), and ask again"
             )
         version = {"metadata": {"resourceVersion": now["metadata"]["resourceVersion"]}}
         try:
-            return cluster.patch(JOBS, _name(shown), change | version)
+            return cluster.patch(JOBS, name_of(shown), change | version)
         except Refused as error:
             # Of a job that runs the operator changes the status each second or so.
             if "(Conflict)" not in str(error):
                 raise
-    raise Refused(f"the job is changed all the time: {_name(shown)}; ask again")
+    raise Refused(f"the job is changed all the time: {name_of(shown)}; ask again")
 
 
 def _begun(found: Json) -> bool:
     """Whether what was ordered was followed; of a job that sleeps it is told when it will be."""
     if not _sleeps(found):
         return True
-    name = _name(found)
+    name = name_of(found)
     complain(f"ordered: the job is suspended, and follows it after kubectl moorage resume {name}")
     return False
 
@@ -586,7 +449,7 @@ def _tell(command: str, found: Json, output: Output, *, done: bool) -> None:
     """Print what came of an order."""
     now = found.get("status", {})
     fields = {
-        "job": _name(found),
+        "job": name_of(found),
         "phase": now.get("phase"),
         "subtasks": (now.get("scaling") or {}).get("observedParallelism"),
     }

@@ -5,9 +5,13 @@ With the user's own rights and context. Called by the plugin (`cluster_jobs`), b
 """
 
 import json
+import queue
+import re
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,10 +27,16 @@ _LOOKS = 10
 _FOR_GOOD = ("(NotFound)", "(Forbidden)", "Unauthorized", "logged in", "not installed")
 """In what kubectl says where asking again is in vain."""
 
+_NO_KUBECTL = "kubectl is not installed: install it, and put it on PATH"
+_FORWARDED = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> ")
+
 Json = dict[str, Any]
 _Seen = TypeVar("_Seen")
 Ask = Callable[..., "subprocess.CompletedProcess[str]"]
 """Calls kubectl with arguments and perhaps `input`; `FileNotFoundError` where there is none."""
+
+Forward = Callable[[str, int], AbstractContextManager[int]]
+"""A port of this machine that leads to a Service's while it is open; raises Refused."""
 
 
 class Refused(Exception):
@@ -37,8 +47,7 @@ def kubectl_of(
     context: str | None, namespace: str | None = None, seconds: float = ANSWER_SECONDS
 ) -> Ask:
     """Calls the user's kubectl there, which has so many seconds for an answer."""
-    where = [f"--context={context}"] if context else []
-    where += [f"--namespace={namespace}"] if namespace else []
+    where = _place(context, namespace)
 
     def ask(arguments: Sequence[str], text: str = "") -> "subprocess.CompletedProcess[str]":
         command = ["kubectl", *where, f"--request-timeout={seconds / 2:g}s", *arguments]
@@ -57,6 +66,64 @@ def kubectl_of(
     return ask
 
 
+def forward_of(context: str | None, namespace: str | None = None) -> Forward:
+    """Leads ports of this machine to Services there."""
+    where = _place(context, namespace)
+
+    @contextmanager
+    def forward(service: str, port: int) -> Iterator[int]:
+        command = ["kubectl", *where, "port-forward", f"service/{service}", f":{port}"]
+        try:
+            process = subprocess.Popen(
+                [*command, "--address=127.0.0.1"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        except FileNotFoundError:
+            raise Refused(_NO_KUBECTL) from None
+        said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        reader = threading.Thread(target=_read, args=(process, said.put), daemon=True)
+        reader.start()
+        try:
+            yield _forwarded(said)
+        finally:
+            process.terminate()
+            process.wait()
+            reader.join()
+
+    return forward
+
+
+def _read(process: "subprocess.Popen[str]", put: Callable[[str], None]) -> None:
+    """All that kubectl says, for else it waits; nothing is its end."""
+    with process.stdout or nullcontext() as lines:
+        for line in lines or ():
+            put(line)
+    put("")
+
+
+def _forwarded(said: "queue.SimpleQueue[str]") -> int:
+    """The port of this machine. Raises Refused: there is none, or not in time."""
+    end, last = time.monotonic() + ANSWER_SECONDS, ""
+    while True:
+        try:
+            line = said.get(timeout=max(end - time.monotonic(), 0.0))
+        except queue.Empty:
+            raise Refused("no answer in time") from None
+        if found := _FORWARDED.match(line):
+            return int(found[1])
+        if not line:
+            raise Refused(last_line(last))
+        last = line
+
+
+def _place(context: str | None, namespace: str | None) -> list[str]:
+    where = [f"--context={context}"] if context else []
+    return [*where, f"--namespace={namespace}"] if namespace else where
+
+
 def last_line(text: str) -> str:
     """What kubectl says in the end is why it failed."""
     return (text.strip().splitlines() or ["kubectl said nothing"])[-1]
@@ -68,6 +135,7 @@ class Cluster:
     Args:
         pause: waits so many seconds.
         clock: seconds that only go forward.
+        forward: leads a port of this machine to that of a Service.
     """
 
     def __init__(
@@ -75,7 +143,9 @@ class Cluster:
         ask: Ask,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        forward: Forward | None = None,
     ) -> None:
+        self.forward = forward or forward_of(None)
         self._ask = ask
         self._pause = pause
         self._clock = clock
@@ -160,7 +230,7 @@ class Cluster:
         try:
             answer = self._ask(arguments, text)
         except FileNotFoundError:
-            raise Refused("kubectl is not installed: install it, and put it on PATH") from None
+            raise Refused(_NO_KUBECTL) from None
         if answer.returncode:
             raise Refused(last_line(answer.stderr))
         return answer.stdout

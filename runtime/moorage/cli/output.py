@@ -103,7 +103,13 @@ def print_savepoint(found: SavepointFound, output: Output) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> None:
-    """Print columns as wide as their content; numbers to the right, `-` where there is nothing."""
+    """Print columns, as `table_lines` has them."""
+    for line in table_lines(header, rows):
+        typer.echo(line)
+
+
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> Iterator[str]:
+    """Columns as wide as their content; numbers to the right, `-` where there is nothing."""
     texts = [[_cell(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *texts, strict=True)]
     numeric = [
@@ -115,7 +121,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> None:
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, numeric, strict=True)
         )
-        typer.echo("  ".join(cells).rstrip())
+        yield "  ".join(cells).rstrip()
 
 
 def print_pairs(pairs: Mapping[str, _Cell]) -> None:
@@ -192,6 +198,18 @@ def waiting_bar() -> Iterator[Callable[..., None]]:
 @contextmanager
 def stoppable(what_is_left: str) -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end a command in order; says `what_is_left`, done and not done."""
+    with terminable():
+        try:
+            yield
+        except KeyboardInterrupt:
+            complain(f"interrupted; {what_is_left}")
+            sys.stdout.flush()
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM be what Ctrl-C is: a KeyboardInterrupt, so that what was begun is ended."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -201,10 +219,6 @@ def stoppable(what_is_left: str) -> Iterator[None]:
         before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
-    except KeyboardInterrupt:
-        complain(f"interrupted; {what_is_left}")
-        sys.stdout.flush()
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)

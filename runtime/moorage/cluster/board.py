@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyspark
 
 from moorage.cluster.load import LoadWindow
 from moorage.driver.requests import JobRequest, Requests, Stopped, StopRequest
+from moorage.driver.run_status import RunStatus, run_status
 from moorage.driver.types import JobProgress
 from moorage.driver.views import (
     CheckpointRecord,
@@ -225,6 +226,26 @@ class Board:
             storage_error=self.storage_error,
             sinks=self.sinks(),
             requests=tuple(self.request(request) for request in self._requests.latest()),
+        )
+
+    def status(self) -> RunStatus:
+        """`GET /status`: for a person's tree, what a run on their machine says by its socket."""
+        found = run_status(
+            self.attempt.job, self.attempt.checkpoint_dir, self.progress, self._times.now()
+        )
+        failure, savepoint = found.last_failure, found.last_savepoint
+        return replace(
+            found,
+            message=self._clean(found.message),
+            storage_error=self.storage_error,
+            checkpoint_dir=self._redact(found.checkpoint_dir),
+            restored_from=self._redact(found.restored_from) if found.restored_from else None,
+            last_failure=replace(failure, message=self._clean(failure.message))
+            if failure
+            else None,
+            last_savepoint=replace(savepoint, url=self._redact(savepoint.url))
+            if savepoint
+            else None,
         )
 
     def checkpoints(self) -> dict[str, Any]:

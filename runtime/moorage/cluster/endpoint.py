@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 from aiohttp import web
 from pydantic import ValidationError
 
@@ -45,6 +46,7 @@ from moorage_api.driver import (
     RESCALE_PATH,
     SAVEPOINTS_PATH,
     STATE_PATH,
+    STATUS_PATH,
     STOP_PATH,
     CheckpointBody,
     PromoteBody,
@@ -68,6 +70,7 @@ _PATHS = frozenset(
     {
         HEALTH_PATH,
         STATE_PATH,
+        STATUS_PATH,
         CHECKPOINTS_PATH,
         METRICS_PATH,
         SAVEPOINTS_PATH,
@@ -186,6 +189,7 @@ class Endpoint:
         return {
             HEALTH_PATH: self._health,
             STATE_PATH: lambda: json_answer(self._board.state().to_json()),
+            STATUS_PATH: lambda: json_answer(msgspec.to_builtins(self._board.status())),
             CHECKPOINTS_PATH: lambda: json_answer(self._board.checkpoints()),
             METRICS_PATH: self._scrape,
         }

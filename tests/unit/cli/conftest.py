@@ -6,6 +6,8 @@ import pytest
 from moorage_testing.lineages import build
 
 from moorage.cli import app as cli
+from moorage.cli import cluster_jobs
+from moorage.cli.kubectl import Cluster
 
 GOOD = """\
 apiVersion: moorage.dev/v1alpha1
@@ -62,3 +64,26 @@ def free_port():
     """One that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return taken.getsockname()[1]
+
+
+class Plugin:
+    """Calls `kubectl moorage` with a cluster; returns status, output and errors."""
+
+    forward = None
+    """How its driver's port is reached."""
+
+    def __init__(self, monkeypatch, capsys):
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, kubectl, *arguments):
+        cluster = Cluster(kubectl, lambda _seconds: None, forward=self.forward)
+        self._monkeypatch.setattr(cluster_jobs, "_cluster", lambda *_place: cluster)
+        status = cluster_jobs.run_plugin(list(map(str, arguments)))
+        return status, *self._capsys.readouterr()
+
+
+@pytest.fixture
+def plugin(monkeypatch, capsys):
+    """Call the plugin with a cluster."""
+    return Plugin(monkeypatch, capsys)

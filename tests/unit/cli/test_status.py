@@ -13,7 +13,7 @@ import yaml
 from moorage_testing.jobs import wait_until
 from moorage_testing.page_samples import sample_run
 
-from moorage.cli import savepoint
+from moorage.cli import savepoint, watch
 from moorage.cli.output import SavepointFound
 from moorage.cli.savepoint import waits_for
 from moorage.driver.control import ControlServer, control_path
@@ -156,28 +156,35 @@ def test_what_a_job_was_asked_for_is_there_for_programs(moorage, willing, job_fi
 def test_a_job_that_runs_is_shown_as_a_tree(moorage, running, job_file):
     status, out, _ = moorage("status", job_file)
     assert status == 0
-    assert "├─ watermark of sessions: 1970-01-01 00:00:05Z, " in out
-    assert " behind the clock, waits for clicks\n" in out
-    for line in (
+    # Of 75 and of 90 seconds: on a slow machine some more have passed until it is looked at.
+    out = re.sub(r" 1m[1-5]\ds", " 1m..s", re.sub(r"05Z, \S+ behind", "05Z, .. behind", out))
+    subtask = "80,000 rows in, 36,000 out, last epoch 300 ms, state 1.0 MiB"
+    assert out.splitlines()[:13] == [
         "clicks  running",
+        "! going back to the last checkpoint: an executor was lost",
         "! last failure of a checkpoint: CHECKPOINT_EXPIRED: Checkpoint expired before completing.",
         (
-            "├─ stream: epoch 40, 200,000 rows, 5,000 rows/s, 40 late, 4 with a null key, "
+            "├── stream: epoch 40, 200,000 rows, 5,000 rows/s, 40 late, 4 with a null key, "
             "state 40.0 MiB"
         ),
-        "├─ watermark of join: none yet, waits for payments",
-        f"├─ driver: process {running.pid}, began from chk-7",
-        "├─ 4 subtasks of 128 key groups",
-        "├─ state server 1: 10.0.0.0:7077",
-        "│  ├─ sessions 0: key groups 0 to 31, 80,000 rows in, 36,000 out, state 1.0 MiB",
-        "│  └─ join 2: key groups 64 to 95, 40,000 rows in, 36,000 out, state 3.0 MiB",
-        "├─ rewinds: 1; checkpoints of this run: 9 completed, 1 failed",
-        "├─ epoch 41 under way for 1m..s",
-        "├─ checkpoint: 9, 1m..s ago, epoch 90, 40.0 MiB",
-        "└─ savepoint: before, epoch 80, 1.0 MiB",
-    ):
-        # Of 75 and of 90 seconds: on a slow machine some more have passed until it is looked at.
-        assert line in re.sub(r" 1m[1-5]\ds", " 1m..s", out).splitlines()
+        "├── epoch 41 under way for 1m..s",
+        "├── watermark of sessions: 1970-01-01 00:00:05Z, .. behind the clock, waits for clicks",
+        "├── watermark of join: none yet, waits for payments",
+        "├── 4 subtasks of 128 key groups",
+        f"├── driver: process {running.pid}, began from chk-7",
+        "│   ├── state server 1: 10.0.0.0:7077",
+        f"│   │   ├── sessions 0: key groups 0 to 31, {subtask}",
+        (
+            "│   │   ├── sessions 2: key groups 64 to 95, 40,000 rows in, 36,000 out, "
+            "last epoch 300 ms, state 3.0 MiB"
+        ),
+        f"│   │   ├── join 0: key groups 0 to 31, {subtask}",
+    ]
+    assert out.splitlines()[-3:] == [
+        "├── rewinds: 1; checkpoints of this run: 9 completed, 1 failed",
+        "├── checkpoint: 9, 1m..s ago, epoch 90, 40.0 MiB",
+        "└── savepoint: before, epoch 80, 1.0 MiB",
+    ]
 
 
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
@@ -214,7 +221,7 @@ def test_of_a_job_that_does_not_run_its_store_says_what_it_would_go_on_from(moor
     status, out, _ = moorage("status", directory)
     assert status == 0
     assert "does not run on this machine as this user" in out
-    assert "├─ it would go on from chk-3" in out
+    assert "├── it would go on from chk-3" in out
     document = json.loads(moorage("status", directory, "-o", "json")[1])
     assert document["running"] is False
     assert document["restore_point"]["checkpoint_id"] == 3
@@ -223,7 +230,7 @@ def test_of_a_job_that_does_not_run_its_store_says_what_it_would_go_on_from(moor
 @pytest.mark.usefixtures("sockets")
 def test_of_a_job_that_never_ran_there_is_nothing_and_no_trace(moorage, job_file):
     status, out, err = moorage("status", job_file)
-    assert (status, "└─ nothing to go on from: " in out, err) == (0, True, "")
+    assert (status, "└── nothing to go on from: " in out, err) == (0, True, "")
 
 
 @pytest.mark.usefixtures("running")
@@ -237,3 +244,33 @@ def test_a_folder_stands_for_the_job_in_it(moorage, job_file, monkeypatch):
 def test_what_is_no_manifest_is_a_clear_error(moorage, tmp_path):
     status, _, err = moorage("status", tmp_path / "none.yaml")
     assert (status, "none.yaml" in err, "Traceback" in err) == (2, True, False)
+
+
+@pytest.mark.usefixtures("sockets")
+def test_what_is_watched_is_a_block_for_each_look_until_the_run_is_over(
+    moorage, job_file, monkeypatch
+):
+    monkeypatch.setattr(watch, "_EVERY_SECONDS", 0.0)
+    where = JobSettings.of(load_manifest(job_file), job_file.parent).checkpoint_dir
+    found = run_status("clicks", where, sample_run().facts().progress, MOMENT)
+    asked = []
+
+    def how_it_is():
+        asked.append(found)
+        if len(asked) == 2:
+            server.close()
+        return found
+
+    with ControlServer(control_path(where), Requests(), StateLookups(), how_it_is) as server:
+        status, out, err = moorage("status", job_file, "--watch")
+    heads = [block.splitlines()[1] for block in out.split("-- ")[1:]]
+    stored = f"{job_file}  does not run on this machine as this user"
+    assert (status, heads) == (0, ["clicks  running", "clicks  running", stored])
+    assert err == f"moorage: clicks runs no more: job={job_file}\n"
+
+
+@pytest.mark.usefixtures("sockets")
+def test_what_does_not_run_is_not_watched(moorage, job_file):
+    status, out, err = moorage("status", job_file, "--watch", "-o", "json")
+    assert (status, json.loads(out)["running"]) == (0, False)
+    assert err == f"moorage: there is no run to watch: job={job_file}\n"
