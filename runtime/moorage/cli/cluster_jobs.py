@@ -146,8 +146,13 @@ def history(
     """The snapshots of a job, newest first, with what can be restored by which name."""
     cluster, now = _cluster(namespace, context), datetime.now(UTC)
     found = _newest_first(cluster.list(SNAPSHOTS, f"moorage.dev/job={job}"))
+    if not found:
+        cluster.get(JOBS, job)  # a name that is misspelt has none either
     if output != "table":
         print_document("history", {"snapshots": [_entry(one) for one in found]}, output)
+        return
+    if not found:
+        complain(f"no snapshot yet: kubectl moorage savepoint {job} NAME takes one")
         return
     rows = []
     for one in map(_entry, found):
@@ -471,7 +476,7 @@ def main() -> NoReturn:
 def run_plugin(arguments: Sequence[str]) -> int:
     """Run the plugin and return its exit status; every error has been printed."""
     try:
-        plugin(list(arguments), standalone_mode=True)
+        plugin(list(arguments), prog_name=plugin.info.name, standalone_mode=True)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else ExitCode.INTERNAL
     except Refused as error:

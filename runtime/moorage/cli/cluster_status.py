@@ -37,7 +37,7 @@ from moorage_state.errors import MoorageError, UserError
 from moorage_state.server.addresses import split_address
 
 _RUNS = ("Running", "Stable")
-_DRIVER_SECONDS = 10.0
+_DRIVER_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,12 @@ class DriverDoor:
         Raises:
             Refused: it cannot be reached, or does not say; the text says why.
         """
+        if self._connection is not None:
+            with suppress(Refused):  # its pod may be another one by now
+                return self._asked(job)
+        return self._asked(job)
+
+    def _asked(self, job: Json) -> RunStatus:
         try:
             connection = self._connection or self._connected(job)
             answer = connection.call("GET", STATUS_PATH)
@@ -158,7 +164,7 @@ class OneJob:
         except Refused as error:
             if self._seen is None or "(NotFound)" not in str(error):
                 raise
-            return Shown(self._seen.view, self._seen.fields, f"{self.name} is gone: {error}")
+            return Shown(self._seen.view, self._seen.fields, f"{self.name} is gone: it was deleted")
         view = drawn(job_tree(found, datetime.now(UTC)), room)
         self._seen = Shown(view, found.to_json())
         return self._seen
@@ -173,8 +179,10 @@ class AllJobs:
     def look(self, _room: int | None) -> Shown:
         """A line for each."""
         jobs, now = self.cluster.list(JOBS), datetime.now(UTC)
-        header = ("NAME", "PHASE", "SUBTASKS", "EPOCH", "CHECKPOINT", "RESTARTS", "TROUBLE")
-        text = "\n".join(table_lines(header, [_row(one, now) for one in jobs]))
+        text = "no job in this namespace; -n names another"
+        if jobs:
+            header = ("NAME", "PHASE", "SUBTASKS", "EPOCH", "CHECKPOINT", "RESTARTS", "TROUBLE")
+            text = "\n".join(table_lines(header, [_row(one, now) for one in jobs]))
         return Shown(Text(text), {"jobs": [ClusterLook(one).to_json() for one in jobs]})
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,6 +30,19 @@ _FOR_GOOD = ("(NotFound)", "(Forbidden)", "Unauthorized", "logged in", "not inst
 
 _NO_KUBECTL = "kubectl is not installed: install it, and put it on PATH"
 _FORWARDED = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> ")
+_CONTEXTS = "check the kubeconfig and the context: kubectl config get-contexts"
+_TODO = (
+    ("did you specify the right host", _CONTEXTS),
+    ("Unable to connect to the server", _CONTEXTS),
+    ("error: context ", _CONTEXTS),
+    ("error loading config file", "correct the file, or name another with KUBECONFIG"),
+    ("no answer in time", "see whether the API server answers: kubectl cluster-info"),
+    ("doesn't have a resource type", "Moorage is not installed there: docs/install.md"),
+    ("(Forbidden)", "ask for this right, or name another namespace with -n"),
+    ("Unauthorized", "log in to the cluster anew"),
+    ("must be logged in", "log in to the cluster anew"),
+)
+"""What to do about what kubectl says, by a part of it."""
 
 Json = dict[str, Any]
 _Seen = TypeVar("_Seen")
@@ -115,7 +129,7 @@ def _forwarded(said: "queue.SimpleQueue[str]") -> int:
         if found := _FORWARDED.match(line):
             return int(found[1])
         if not line:
-            raise Refused(last_line(last))
+            raise Refused(_with_advice(last_line(last)))
         last = line
 
 
@@ -127,6 +141,11 @@ def _place(context: str | None, namespace: str | None) -> list[str]:
 def last_line(text: str) -> str:
     """What kubectl says in the end is why it failed."""
     return (text.strip().splitlines() or ["kubectl said nothing"])[-1]
+
+
+def _with_advice(said: str) -> str:
+    """What kubectl says, and what to do about it where that is known."""
+    return next((f"{said}; {todo}" for part, todo in _TODO if part in said), said)
 
 
 class Cluster:
@@ -151,9 +170,24 @@ class Cluster:
         self._clock = clock
 
     def get(self, kind: str, name: str) -> Json:
-        """One object; refused where there is none."""
-        found: Json = json.loads(self._said(["get", kind, name, "-o", "json"]))
+        """One object; refused where there is none, with those of its kind that there are."""
+        try:
+            found: Json = json.loads(self._said(["get", kind, name, "-o", "json"]))
+        except Refused as error:
+            if kind not in {JOBS, SNAPSHOTS} or "(NotFound)" not in str(error):
+                raise
+            raise Refused(f"{error}; {self._others(kind, name)}") from error
         return found
+
+    def _others(self, kind: str, name: str) -> str:
+        try:
+            names = [one["metadata"]["name"] for one in self.list(kind)]
+        except Refused:
+            names = []
+        if not names:
+            return "there is none in this namespace; -n names another"
+        near = get_close_matches(name, names, n=1)
+        return f"did you mean {near[0]}?" if near else f"there is {', '.join(names[:5])}"
 
     def list(self, kind: str, selector: str = "", *, everywhere: bool = False) -> list[Json]:
         """All objects of a kind, of a selector's where one is given; or of all namespaces."""
@@ -232,7 +266,7 @@ class Cluster:
         except FileNotFoundError:
             raise Refused(_NO_KUBECTL) from None
         if answer.returncode:
-            raise Refused(last_line(answer.stderr))
+            raise Refused(_with_advice(last_line(answer.stderr)))
         return answer.stdout
 
 

@@ -4,6 +4,7 @@ The definitions, the rights of drivers, and the job. Not the operator: that is t
 values are too many for a second place.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,6 +43,7 @@ _HEAD = """\
 # kubectl apply --server-side -f FILE
 """
 _USUAL_ACCOUNT = "spark"
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def render(
@@ -73,8 +75,15 @@ def render(
         found = checked_job(manifest, "cluster")
         account = found.spec.service_account_name or account
         namespace = namespace_of(found, namespace)
+    namespace = namespace or "default"
+    if not _NAMESPACE.fullmatch(namespace):
+        raise UserError(
+            f"not the name of a namespace: namespace={namespace!r}; use small letters, digits and "
+            f"dashes, 63 at most, and begin and end with a letter or digit"
+        )
+    if manifest is not None:
         job = yaml.safe_load(manifest.read_text(encoding="utf-8"))
-        job["metadata"]["namespace"] = namespace or "default"
+        job["metadata"]["namespace"] = namespace
         if fleet is not None:
             job = _in_fleet(job, manifest, fleet)
             account = job["spec"].get("serviceAccountName") or _USUAL_ACCOUNT
@@ -82,8 +91,8 @@ def render(
     if definitions:
         documents += [job_crd(), snapshot_crd()]
         parts.append("the definitions")
-    documents += account_of(account, namespace or "default")
-    parts.append(f"the drivers' account {account} in {namespace or 'default'}")
+    documents += account_of(account, namespace)
+    parts.append(f"the drivers' account {account} in {namespace}")
     if job is not None:
         documents.append(job)
         parts.append(f"the job {job['metadata']['name']}")

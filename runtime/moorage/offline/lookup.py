@@ -87,6 +87,11 @@ def _named(text: str, name: str | None) -> Iterator[None]:
         folder = Path(missing.filename)
         if not folder.parent.is_dir():
             raise  # perhaps no volume is mounted
+        if name is None and names_manifest(text):
+            raise UserError(
+                f"no checkpoint yet: job={text} path={folder}; moorage run starts it; if its "
+                f"directory lies on a volume, mount that"
+            ) from error
         where = f"path={text}" + (f" name={name}" if name else "")
         raise UserError(
             f"no checkpoint and no savepoint of this name: {where}; moorage snapshots ls JOB.yaml "

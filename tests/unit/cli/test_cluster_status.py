@@ -10,6 +10,7 @@ import threading
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import yaml
@@ -177,6 +178,47 @@ def test_where_the_driver_cannot_be_asked_one_line_says_why_and_the_rest_is_ther
     assert "does not answer" in missing(kubectl, closed)
 
 
+def test_another_driver_is_asked_at_once_where_the_one_before_has_ended():
+    kubectl = Kubectl(job(), pods=PODS)
+    kubectl.secrets["clicks-scrape"] = secret(token=TOKEN)
+    ports = []
+    cluster = of(kubectl)
+    cluster.forward = lambda _service, _port: nullcontext(ports[-1])
+    door = DriverDoor(cluster)
+    for _ in range(2):
+        with endpoint() as driver:
+            ports.append(driver.port)
+            assert looked(cluster, "clicks", door).run is not None
+            assert looked(cluster, "clicks", door).run is not None
+    door.close()
+
+
+def test_a_driver_of_an_earlier_release_is_told_as_what_it_is():
+    kubectl = Kubectl(job(), pods=PODS)
+    kubectl.secrets["clicks-scrape"] = secret(token=TOKEN)
+
+    class Earlier(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps({"error": {"code": "not_found", "message": "no such path"}}).encode()
+            self.send_response(404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_what):
+            """Nobody reads it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Earlier) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            told = missing(kubectl, server.server_port)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert told.endswith("the driver is of an earlier release, which does not say")
+
+
 def test_a_driver_that_does_not_run_is_not_asked():
     kubectl = Kubectl(job(), pods=[pod("clicks-3-exec-1", "executor")])
     found = look_at(of(kubectl))
@@ -305,7 +347,7 @@ def test_what_is_watched_is_a_block_for_each_look_until_the_job_is_gone(plugin):
     assert [block[1] for block in blocks] == ["clicks  Running"] * 3
     assert err.splitlines() == [
         "moorage: not seen anew: connection refused",
-        "moorage: clicks is gone: Error from server (NotFound): 'clicks'",
+        "moorage: clicks is gone: it was deleted",
     ]
 
 
@@ -329,6 +371,42 @@ def test_a_job_that_never_was_is_refused_and_not_waited_for(plugin):
     status, out, err = plugin(Kubectl(), "status", "nobody", "--watch")
     assert (status, out) == (2, "")
     assert "NotFound" in err
+    assert err.endswith("; there is none in this namespace; -n names another\n")
+
+
+@pytest.mark.parametrize("command", ["status", "history", "revisions"])
+def test_a_name_that_is_misspelt_is_told_with_what_there_is(plugin, command):
+    kubectl = Kubectl(job(), job("other"))
+    assert plugin(kubectl, command, "clickz")[2].endswith("; did you mean clicks?\n")
+    status, out, err = plugin(kubectl, command, "zzz")
+    assert (status, out) == (2, "")
+    assert err.endswith("; there is clicks, other\n")
+
+
+def test_what_there_is_none_of_is_said(plugin):
+    status, out, err = plugin(Kubectl(), "status")
+    assert (status, out, err) == (0, "no job in this namespace; -n names another\n", "")
+    status, out, err = plugin(Kubectl(job()), "history", "clicks")
+    assert (status, out) == (0, "")
+    assert err == "moorage: no snapshot yet: kubectl moorage savepoint clicks NAME takes one\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "todo"),
+    [
+        ('error: context "nope" does not exist', "kubectl config get-contexts"),
+        ("connection refused - did you specify the right host or port?", "check the kubeconfig"),
+        ('error: the server doesn\'t have a resource type "jobs"', "docs/install.md"),
+        ("Error from server (Forbidden): x is forbidden", "ask for this right"),
+    ],
+)
+def test_what_kubectl_says_comes_with_what_to_do(plugin, said, todo):
+    status, out, err = plugin(
+        lambda *_words: subprocess.CompletedProcess([], 1, "", f"noise\n{said}\n"), "status"
+    )
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"moorage: {said}; ")
+    assert todo in err
 
 
 # -- kubectl port-forward --------------------------------------------------------------------

@@ -73,6 +73,13 @@ def test_a_job_of_another_namespace_is_refused(moorage, cluster_job):
     assert (status, "manifest=streams asked=other" in err) == (2, True)
 
 
+@pytest.mark.parametrize("named", ["Bad Name", "streams_eu", "-streams", "a" * 64])
+def test_what_no_namespace_can_be_called_is_refused(moorage, named):
+    status, out, err = moorage("render", f"--namespace={named}")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"not the name of a namespace: namespace={named!r}; use small letters" in err
+
+
 def test_a_manifest_that_no_cluster_would_take_is_not_rendered(moorage, cluster_job):
     cluster_job.write_text(JOB.replace("parallelism: 2", "parallelism: none"))
     status, out, err = moorage("render", cluster_job)

@@ -230,7 +230,8 @@ def test_of_a_job_that_does_not_run_its_store_says_what_it_would_go_on_from(moor
 @pytest.mark.usefixtures("sockets")
 def test_of_a_job_that_never_ran_there_is_nothing_and_no_trace(moorage, job_file):
     status, out, err = moorage("status", job_file)
-    assert (status, "└── nothing to go on from: " in out, err) == (0, True, "")
+    assert (status, "└── nothing to go on from: no checkpoint yet: " in out, err) == (0, True, "")
+    assert "moorage run starts it" in out
 
 
 @pytest.mark.usefixtures("running")
