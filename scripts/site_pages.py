@@ -33,6 +33,8 @@ CODE_OR_LINK = re.compile(
 INFO = re.compile(r"^( *`{3,}[a-z]+) [^\n`]*$", re.MULTILINE)
 # What a browser would fetch from elsewhere to show a page.
 FETCHED = re.compile(r"<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=\"?(https?:[^\s\">]+)")
+EMPTY_HEADER = re.compile(r"<th([^>]*)></th>")
+UNNAMED = 'class="md-search" data-md-component="search" role="dialog"'
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".lua": "lua", ".json": "json", ".sh": "sh"}
 SHOWN = {*LANGUAGES, ".ipynb", ".md", ".txt"}  # of a folder
 log = logging.getLogger("mkdocs.hooks.site_pages")
@@ -79,11 +81,23 @@ def on_page_markdown(markdown: str, *, page: "Page", **_: Any) -> str:
     return INFO.sub(r"\1", CODE_OR_LINK.sub(led, markdown))
 
 
-def on_post_page(output: str, *, page: "Page", **_: Any) -> None:
+def on_post_page(output: str, *, page: "Page", **_: Any) -> str:
     """Warn of what would be fetched from elsewhere: the site is whole in itself."""
     for found in FETCHED.finditer(output):
         if "canonical" not in found[0]:
             log.warning("%s would fetch %s", page.file.src_uri, found[1])
+    return accessible(output)
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """A page that is no file of ours, such as what is said where there is none."""
+    return accessible(output_content)
+
+
+def accessible(page: str) -> str:
+    """Give a name to the theme's dialog that has none; a header that says nothing is none."""
+    page = page.replace(UNNAMED, f'{UNNAMED} aria-label="Search"')
+    return EMPTY_HEADER.sub(r"<td\1></td>", page)
 
 
 def linked(source: str, text: str) -> Iterator[str]:

@@ -149,7 +149,9 @@ def _box(
     size: Callable[[float], str],
 ) -> Box:
     name, about = clean(node.uid), clean(node.about)
-    lines = [_short(name, _MOST_BOLD), _short(f"{node.kind}: {about}" if about else node.kind)]
+    # An operator is known by its frame: its class and its keys need the room.
+    kind = about if node.kind == "operator" else f"{node.kind}: {about}"
+    lines = [_short(name, _MOST_BOLD), _short(kind if about else node.kind)]
     busy = 0.0
     if figures is not None:
         busy = figures.busy

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from moorage.driver.types import JobProgress
@@ -16,6 +16,7 @@ from moorage.driver.views import EpochPhases, SubtaskView, WatermarkView, furthe
 EPOCHS = 240
 """How many are remembered."""
 PROBLEMS = 10
+_REWIND = "rewind"
 _WINDOW_SECONDS = 30.0
 """Over which rates are."""
 
@@ -40,11 +41,19 @@ class EpochPoint:
 
 @dataclass(frozen=True, slots=True)
 class ProblemPoint:
-    """A checkpoint that failed, or a rewind; `code` is the failure's, or "rewind"."""
+    """Checkpoints that failed for one reason, or rewinds; `code` is the failure's, or "rewind".
+
+    Attributes:
+        at, message: of the newest one.
+        first: when the first one was.
+        times: how many there were.
+    """
 
     at: datetime
     code: str
     message: str
+    first: datetime
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +137,20 @@ class RunHistory:
             if failure is not before.last_failure and failure:
                 self._note(failure.code, failure.message)
             if progress.rewinds != before.rewinds:
-                self._note("rewind", progress.message)
+                self._note(_REWIND, progress.message)
             if progress.subtasks is not before.subtasks:
                 self._sample(progress.subtasks)
 
     def _note(self, code: str, message: str) -> None:
-        self._problems.appendleft(ProblemPoint(self._wall_clock(), code, message))
+        now = self._wall_clock()
+        new = ProblemPoint(now, code, message, now)
+        for before in self._problems:
+            # A rewind has its cause in its words.
+            if before.code == code and (code != _REWIND or before.message == message):
+                self._problems.remove(before)
+                new = replace(new, first=before.first, times=before.times + 1)
+                break
+        self._problems.appendleft(new)
 
     def _sample(self, subtasks: tuple[SubtaskView, ...]) -> None:
         # Another run counts from nothing.

@@ -12,7 +12,7 @@ from moorage.driver.views import CheckpointRecord, EpochPhases, ServerPart
 from moorage.page.advice import STORAGE, advice_for
 from moorage.page.charts import bars, stacked, summary
 from moorage.page.graph import drawing_of, table_of
-from moorage.page.history import EpochPoint, RunFacts
+from moorage.page.history import EpochPoint, ProblemPoint, RunFacts
 from moorage.page.parts import (
     MOST_ROWS,
     MOST_TEXT,
@@ -81,7 +81,9 @@ def page_of_run(facts: RunFacts, now: datetime, clean: Clean) -> Page:
     progress = facts.progress
     problems = [
         Problem(
-            moment_text(one.at), _told(f"{one.code}: {one.message}", clean), advice_for(one.code)
+            f"{moment_text(one.at)}, {_age(one.at, now)} ago{_again(one)}",
+            _told(f"{one.code}: {one.message}", clean),
+            advice_for(one.code),
         )
         for one in facts.problems
     ]
@@ -95,7 +97,7 @@ def page_of_run(facts: RunFacts, now: datetime, clean: Clean) -> Page:
         moment_text(now),
         problems,
         [
-            _overview(progress, clean),
+            _overview(progress, now, clean),
             _graph(facts, now, clean),
             _subtasks(facts, clean),
             _epochs(facts.epochs),
@@ -110,12 +112,23 @@ def _told(text: str, clean: Clean) -> str:
     return clean(text)[:MOST_TEXT]
 
 
-def _overview(now: JobProgress, clean: Clean) -> Section:
+def _again(one: ProblemPoint) -> str:
+    return f", {one.times:,} times since {moment_text(one.first)}" if one.times > 1 else ""
+
+
+def _age(moment: datetime, now: datetime) -> str:
+    return age_text(max(0, int((now - moment).total_seconds()))) or ""
+
+
+def _overview(now: JobProgress, at: datetime, clean: Clean) -> Section:
     begun = bool(now.parallelism)
     restored = clean(now.restored_from or "nothing: an empty start")
     spread = f"{now.parallelism:,} of {now.max_parallelism:,} key groups"
+    last = now.last_checkpoint
+    newest = f"{last.checkpoint_id}, {_age(last.completed_at, at)} ago" if last else "none yet"
     pairs = [
         ("Epoch", f"{now.epoch:,}"),
+        ("Newest checkpoint", newest),
         ("Rows", f"{now.rows_total:,}"),
         ("Rows per second", f"{now.rows_per_second:,.0f}"),
         ("State", size_text(now.state_bytes)),
@@ -126,6 +139,9 @@ def _overview(now: JobProgress, clean: Clean) -> Section:
         ("Dropped as too late", f"{now.odd.late_dropped:,}"),
         ("Null keys", f"{now.odd.null_keys:,}"),
     ]
+    if now.epoch_began is not None:
+        under_way = f"epoch {now.epoch + 1:,}, for {_age(now.epoch_began, at)}"
+        pairs.insert(1, ("Under way", under_way))
     if now.lag_rows is not None:
         pairs.append(("Waiting in sources", f"{now.lag_rows:,} rows"))
     if now.executors.desired:

@@ -161,6 +161,31 @@ def new_run() -> RunHistory:
     return RunHistory("clicks", lambda: 0.0, lambda: AT)
 
 
+def failing_run() -> RunHistory:
+    """A history of a run whose store is gone: checkpoints fail, and an epoch goes on and on."""
+    progress = sample_run().facts().progress
+    records = tuple(checkpoint(n, "Failed") for n in range(30, 20, -1))
+    history = RunHistory("clicks-per-session", lambda: 0.0, lambda: AT)
+    for number, record in enumerate(reversed(records), 1):
+        failure = FailureView("FINALIZE_CHECKPOINT_FAILURE", f"checkpoint {record.checkpoint_id}")
+        history(
+            replace(
+                progress,
+                phase="rewinding",
+                message="going back to the last checkpoint: the store does not answer",
+                storage_error="s3://state: connection refused",
+                epoch_began=AT - timedelta(minutes=12),
+                in_epoch=True,
+                rows_per_second=0.0,
+                checkpoints=records,
+                failed_checkpoints=number,
+                last_failure=failure,
+                rewinds=2,
+            )
+        )
+    return history
+
+
 def large_run() -> RunHistory:
     """A history with long names, a wide graph and a thousand subtasks."""
     history = sample_run()

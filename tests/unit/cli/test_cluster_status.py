@@ -181,7 +181,7 @@ def test_where_the_driver_cannot_be_asked_one_line_says_why_and_the_rest_is_ther
 def test_another_driver_is_asked_at_once_where_the_one_before_has_ended():
     kubectl = Kubectl(job(), pods=PODS)
     kubectl.secrets["clicks-scrape"] = secret(token=TOKEN)
-    ports = []
+    ports: list[int] = []
     cluster = of(kubectl)
     cluster.forward = lambda _service, _port: nullcontext(ports[-1])
     door = DriverDoor(cluster)

@@ -143,7 +143,7 @@ def test_the_page_needs_nothing_else():
 def test_memory_is_bounded_however_long_the_run():
     history = RunHistory("clicks")
     for number in range(1, 1000):
-        history(JobProgress(epochs=number, last_failure=FailureView("x", str(number))))
+        history(JobProgress(epochs=number, last_failure=FailureView(f"x{number}", str(number))))
     facts = history.facts()
     assert len(facts.epochs) == EPOCHS
     newest = range(999, 999 - PROBLEMS, -1)

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.client import HTTPConnection
 from itertools import combinations
 from typing import Any
@@ -15,7 +15,14 @@ from moorage_testing.page_samples import AT, GRAPH, new_run, sample_run, subtask
 
 from moorage.driver.lookups import StateLookups
 from moorage.driver.types import JobProgress
-from moorage.driver.views import FailureView, GraphView, NodeView, QueryableView, WatermarkView
+from moorage.driver.views import (
+    CheckpointView,
+    FailureView,
+    GraphView,
+    NodeView,
+    QueryableView,
+    WatermarkView,
+)
 from moorage.engine.kv_states import UnknownKvState
 from moorage.page.charts import stacked
 from moorage.page.graph import columns_of, drawing_of
@@ -168,10 +175,47 @@ def test_problems_say_when_and_what_to_do():
     assert (storage.text, "moorage store check" in storage.advice) == ("no answer", True)
     assert (rewind.text, "Nothing is lost" in rewind.advice) == ("rewind: a server is gone", True)
     assert (expired.at, expired.text) == (
-        "2026-11-23 12:00:00 UTC",
+        "2026-11-23 12:00:00 UTC, 0s ago",
         "CHECKPOINT_EXPIRED: too slow",
     )
     assert "checkpoint.timeout" in expired.advice
+
+
+def test_what_fails_again_and_again_is_one_problem_with_how_often_and_since_when():
+    clock = [AT]
+    history = RunHistory("clicks", wall_clock=lambda: clock[0])
+
+    def goes(number, **fields):
+        clock[0] = AT + timedelta(minutes=number)
+        history(JobProgress(**fields))
+
+    goes(0, last_failure=FailureView("CHECKPOINT_EXPIRED", "of 7"))
+    goes(1, rewinds=1, message="a server is gone", last_failure=(lost := FailureView("X", "y")))
+    goes(2, rewinds=2, message="no such column", last_failure=lost)
+    goes(3, rewinds=2, last_failure=FailureView("CHECKPOINT_EXPIRED", "of 8"))
+    found = page_of_run(history.facts(), AT + timedelta(minutes=5), str).problems
+    assert [(one.at, one.text) for one in found] == [
+        (
+            "2026-11-23 12:03:00 UTC, 2m00s ago, 2 times since 2026-11-23 12:00:00 UTC",
+            "CHECKPOINT_EXPIRED: of 8",
+        ),
+        ("2026-11-23 12:02:00 UTC, 3m00s ago", "rewind: no such column"),
+        ("2026-11-23 12:01:00 UTC, 4m00s ago", "rewind: a server is gone"),
+        ("2026-11-23 12:01:00 UTC, 4m00s ago", "X: y"),
+    ]
+
+
+def test_the_overview_says_how_old_the_newest_checkpoint_and_how_long_an_epoch_is():
+    began = AT - timedelta(minutes=12)
+    last = CheckpointView(9, 90, AT - timedelta(seconds=90), 1, 1, 1.0)
+    history = RunHistory("clicks", wall_clock=lambda: AT)
+    history(JobProgress(epoch=40, epoch_began=began, last_checkpoint=last))
+    told = dict(page_of_run(history.facts(), AT, str).sections[0].pairs)
+    assert told["Under way"] == "epoch 41, for 12m00s"
+    assert told["Newest checkpoint"] == "9, 1m30s ago"
+    history(JobProgress(epoch=40))
+    told = dict(page_of_run(history.facts(), AT, str).sections[0].pairs)
+    assert ("Under way" in told, told["Newest checkpoint"]) == (False, "none yet")
 
 
 def test_what_can_be_restored_is_the_newest_checkpoint_and_every_savepoint():
