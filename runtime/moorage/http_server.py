@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from moorage_state.server.addresses import listen
@@ -299,8 +300,9 @@ async def body_of(request: web.BaseRequest, most: int) -> bytes:
 
 def json_answer(body: object, status: int = 200) -> web.Response:
     """Plain data as JSON."""
-    return web.Response(
-        body=json.dumps(body, ensure_ascii=False).encode("utf-8", errors="replace"),
-        status=status,
-        content_type="application/json",
-    )
+    # An answer of some hundred keys takes `json` ten times as long.
+    try:
+        encoded = msgspec.json.encode(body)
+    except UnicodeEncodeError:  # half a character, which only `json` replaces
+        encoded = json.dumps(body, ensure_ascii=False).encode("utf-8", errors="replace")
+    return web.Response(body=encoded, status=status, content_type="application/json")
