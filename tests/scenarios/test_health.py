@@ -2,6 +2,8 @@
 
 import pytest
 
+from moorage_operator.ports import Forbidden
+
 pytestmark = pytest.mark.scenarios
 
 QUICK = {"noProgressFor": "60s", "noCheckpointFor": "1h"}
@@ -132,6 +134,24 @@ async def test_executors_that_are_lost_without_end_are_told_and_forgotten_when_i
     await running.run(400)
     assert found(running) == {}
     assert len(running.drivers.by_pod) == 2
+
+
+@pytest.mark.in_memory("there no calls can be made to fail")
+async def test_what_hangs_is_not_ended_for_a_nonce_whose_version_cannot_be_kept(running):
+    """Nothing could be started in its place; and it may get on by itself."""
+    health(running)
+    await running.run(5)
+    refused = {"kind": "ControllerRevision", "verb": "create", "times": -1}
+    running.operator.cluster.fail(Forbidden("quota"), **refused)
+    running.drivers.newest.hung = True
+    running.edit(restore={"mode": "Latest", "nonce": 1})
+    await running.run(300)
+    assert running.drivers.newest.alive
+    assert running.condition("Degraded") == "True/ActionFailed"
+    assert "quota" in running.status().condition("Degraded").message
+    running.operator.cluster.heal()
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running(), 300)
+    assert running.condition("Reconciled") == "True/UpToDate"
 
 
 async def test_a_job_that_is_suspended_while_it_hangs_is_not_begun_anew(running):

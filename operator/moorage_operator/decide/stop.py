@@ -132,6 +132,9 @@ def _hangs(draft: Draft) -> str:
         return ""
     if spec.failure_policy.health.actions.no_progress == "Alert":
         return ""
+    # What ran is brought back where the next revision is refused, but not by the order of a nonce.
+    if operation.type == "Redeploy" and not _is_kept(draft):
+        return ""
     if not draft.reached(operation.step_started_at + _WAIT):
         return ""
     found = trouble(draft)
