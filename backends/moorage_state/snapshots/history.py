@@ -371,15 +371,20 @@ def _before(
     parents: Mapping[int, tuple[int | None, _Ranges]],
 ) -> tuple[int | None, _Ranges]:
     """What a savepoint follows in the line of its run: the newest that its epoch covers."""
-    own = savepoint.checkpoint_id
-    # Ids are given in the order of epochs, and a point follows none with a higher one.
-    covered = [p for epoch, p in line if epoch <= savepoint.epoch and (p is None or p < own)]
-    parent = covered[-1] if covered else None
-    later = [point for epoch, point in line if epoch > savepoint.epoch and point is not None]
-    if not later or parents[later[0]][0] != parent:
-        return parent, ()
+    own, later = savepoint.checkpoint_id, None
+    # From the end, near which it is: with each savepoint from the begin, many would cost a square.
+    for epoch, point in reversed(line):
+        if epoch > savepoint.epoch:
+            later = point
+        # Ids are given in the order of epochs, and a point follows none with a higher one.
+        elif point is None or point < own:
+            break
+    else:
+        point = None
+    if later is None or parents[later][0] != point:
+        return point, ()
     # Some of what was compacted away is before it.
-    return parent, _below(own, parents[later[0]][1])
+    return point, _below(own, parents[later][1])
 
 
 def _within(
@@ -478,7 +483,8 @@ def _said(entries: Sequence[Entry]) -> set[int]:
     kept.update(index for index, entry in enumerate(entries) if isinstance(entry, Unknown))
     taken, forgotten = by_subject(Savepoint), by_subject(Forgotten)
     # The last one's id is never given again, whether it is forgotten or not.
-    told = {one: i for one, i in taken.items() if one not in forgotten or i == max(taken.values())}
+    last = max(taken.values(), default=-1)
+    told = {one: i for one, i in taken.items() if one not in forgotten or i == last}
     kept.update(told.values(), (i for one, i in forgotten.items() if one in told))
     live = [index for one, index in checkpoints.items() if one not in retired]
     kept.update(live, _runs_said(entries, runs, min(live, default=len(entries))))

@@ -1,5 +1,6 @@
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from moorage_state.errors import UserError
@@ -13,13 +14,14 @@ from moorage_state.snapshots import (
     Rescaled,
     Retire,
     Run,
+    Savepoint,
     Unknown,
     finished_with,
     parallelism_of,
     restore_point,
     retained,
 )
-from moorage_state.snapshots.history import next_checkpoint_id, restore_points
+from moorage_state.snapshots.history import lines_of, next_checkpoint_id, restore_points
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 OWNER = Owner("c", "n", "j", "u", "l")
@@ -133,3 +135,46 @@ def test_what_was_decided_while_a_job_ran_counts_until_its_manifest_says_somethi
     entries: list[Entry], declared: int, expected: int
 ) -> None:
     assert parallelism_of(entries, declared) == expected
+
+
+class Epoch(int):
+    """One that counts how often it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Epoch.compared += 1
+        return int(self) < other
+
+    def __le__(self, other: int) -> bool:
+        Epoch.compared += 1
+        return int(self) <= other
+
+    def __gt__(self, other: int) -> bool:
+        Epoch.compared += 1
+        return int(self) > other
+
+    def __ge__(self, other: int) -> bool:
+        Epoch.compared += 1
+        return int(self) >= other
+
+
+def saved_as_often(number: int) -> list[Entry]:
+    """A run with so many checkpoints, and a savepoint after each, which the next one overtook."""
+    entries: list[Entry] = [Fence(1, "h"), OWNER, Run(1, 0, None)]
+    for step in range(number):
+        first, epoch = 3 * step + 1, 10 * step
+        entries += [
+            msgspec.structs.replace(chk(first), epoch=epoch),
+            msgspec.structs.replace(chk(first + 2), epoch=epoch + 9),
+            Savepoint(1, 0, first + 1, f"s3://s/{step}", "", Epoch(epoch + 4), AT),
+        ]
+    return entries
+
+
+def test_what_a_savepoint_follows_is_found_near_the_end_of_its_run() -> None:
+    """However long that is: a log of many savepoints would be walked for hours."""
+    Epoch.compared = 0
+    lines = lines_of(saved_as_often(500), [1499])
+    assert lines[1499][-3:] == (1497, 1498, 1499)
+    assert Epoch.compared < 5 * 500
