@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.docs, pytest.mark.timeout(1000)]
 
 HERE = "tests/docs/test_laptop.py"
 BIN = Path(sys.executable).parent
-SECONDS = 300
+SECONDS = 600
 RUN = re.compile(r"(\S*moorage (?:run|restore) [^&]*)$")
 OF_A_CLUSTER = re.compile(r"--for cluster|--pod")
 # What another place than this machine answers, and what is installed here already.
@@ -43,6 +43,9 @@ class Person:
         self.job: subprocess.Popen[bytes] | None = None
         self.said = ""
         self.log = folder / "terminal.log"
+        # `restore` asks whether to go on.
+        self.answers = folder / "answers"
+        self.answers.write_text("y\n")
         self.environment = {
             **os.environ,
             **environment,
@@ -93,11 +96,12 @@ class Person:
         before = self.job
         if words[1] == "run":  # `restore` ends another run by itself
             self.interrupt()
-        with self.log.open("wb") as output:
+        with self.log.open("wb") as output, self.answers.open("rb") as typed_there:
             self.job = subprocess.Popen(
                 [shutil.which(words[0], path=self.environment["PATH"]) or words[0], *words[1:]],
                 cwd=self.folder,
                 env=self.environment,
+                stdin=typed_there,
                 stdout=output,
                 stderr=output,
             )
