@@ -387,7 +387,7 @@ def test_a_namespace_that_is_deleted_need_not_wait_a_minute_for_pods_that_take_l
 def test_an_executors_stop_hook_leaves_the_sidecar_the_time_that_it_is_told_of(meta, spec):
     template = executor_template(meta, spec(), REVISION, 7)["spec"]
     hook = Path(__file__).parents[3] / "runtime" / "image" / "decom.sh"
-    (asks,) = re.findall(r'"\$asked" -lt (\d+) ', hook.read_text())
+    (asks,) = re.findall(r"ends=no left=(\d+)", hook.read_text())
     (wait,) = re.findall(r"timeout=(\d+)", hook.read_text())
     (seconds,) = re.findall(r'"\$seconds" -lt (\d+) ', hook.read_text())
     command = by(template["initContainers"], "name")["state-server"]["command"]

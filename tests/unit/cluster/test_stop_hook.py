@@ -1,9 +1,10 @@
 """An executor's stop hook of the image, beside a driver's endpoint and a stand-in for Java."""
 
 import os
+import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,14 @@ class Hook:
         assert self.java.stdout.readline() == "runs\n"
         (self.folder / "proc" / str(self.java.pid)).symlink_to(f"/proc/{self.java.pid}")
 
-    def start(self):
+    def start(self, patience=2):
         text = SCRIPT.read_text()
         # All of a process table are others' executors as well, and the places are a pod's.
         for place, here in (
             ("/proc/", f"{self.folder}/proc/"),
             (TLS_DIR, f"{self.folder}/tls"),
             (f"host, {ENDPOINT_PORT}", f"host, {self.port}"),
+            ("timeout=2", f"timeout={patience}"),
         ):
             assert place in text
             text = text.replace(place, here)
@@ -148,11 +150,25 @@ def test_an_executor_whose_driver_ends_too_is_left_alone_until_spark_ends_it(hoo
     hook.turn(max(0, turns - 1))
     with hook.asleep():
         played.requests.refuse("the driver is ending: signal=SIGTERM")
-    hook.turn(ASKS + HANDS_OVER + 1)
+    hook.turn(2 * ASKS)
     assert hook.process.poll() is None
     assert hook.ended() == ["SIGTERM"]
     hook.turn()
     assert hook.process.wait() == 0
+
+
+def test_an_executor_that_does_not_see_its_driver_end_is_not_waited_for(hook, played):
+    """As one whose Java just starts; Kubernetes tells it to end when the hook is over."""
+    hook = hook(played.endpoint.port)
+    hook.start_java()
+    played.requests.refuse("the driver is ending: signal=SIGTERM")
+    hook.start()
+    hook.turn(ASKS)
+    with hook.asleep():
+        played.endpoint.close()
+    assert hook.process.wait() == 0
+    assert hook.java.poll() is None
+    assert hook.ended() == ["SIGTERM"]
 
 
 def test_a_driver_is_asked_by_tls_where_the_job_has_a_certificate(hook, tmp_path):
@@ -167,13 +183,28 @@ def test_a_driver_is_asked_by_tls_where_the_job_has_a_certificate(hook, tmp_path
         assert hook.process.wait() == 0
 
 
-def test_a_driver_that_does_not_answer_keeps_no_executor(hook, played):
+@pytest.fixture
+def mute():
+    """Who takes connections and never says a word."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_driver_that_does_not_answer_is_asked_again_and_keeps_no_executor(hook, mute):
+    hook = hook(mute)
+    hook.start_java()
+    hook.start(patience=0.1)
+    hook.turn(ASKS)
+    assert hook.java.wait() == 0
+    assert hook.ended() == ["SIGPWR"]
+
+
+def test_a_driver_that_is_gone_is_not_asked_again(hook, played):
     port = played.endpoint.port
     played.endpoint.close()
     hook = hook(port)
     hook.start_java()
     hook.start()
-    hook.turn(ASKS)
     assert hook.java.wait() == 0
     assert hook.ended() == ["SIGPWR"]
 
