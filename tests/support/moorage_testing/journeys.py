@@ -267,13 +267,14 @@ class DriverWorld:
         )
 
     def commit(self, epoch: int) -> None:
-        """An epoch that writes one entry."""
+        """An epoch that writes one entry, applied: else the next step of a journey would do it."""
         (leased,) = self.fleet.leased("count")
         opened = self.host.range(leased.lease)
         frame = encode_frame([], [b"\x00\x01\x01key"], [b"value"])
         opened.stage(epoch, "a", frame, 0)
         prepared = opened.prepare(epoch, "a", leased.version.digest, 1)
         self.fleet.commit(epoch, {("count", 0): prepared.digest})
+        opened.apply_pending()
 
     def checkpoint(self, run: StreamRun, epoch: int) -> None:
         """Wait until a checkpoint of this epoch is completed."""
