@@ -262,7 +262,7 @@ class IntervalJoined(Unfinished):
         Raises:
             UserError: a column is not there; or see `ConnectedStreams.process`.
         """
-        output, _ = select_columns(uid, named, self._schemas, PAIR_TIMES)
+        output = select_columns(uid, named, self._schemas, PAIR_TIMES)
         made = self._streams.carry_out(
             IntervalPairs(self._rows, *self._bounds, self._late, named),
             uid=uid,

@@ -3,7 +3,7 @@
 Decides what `select` of a join may name. Called by job files and by the joins.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -63,59 +63,50 @@ class CoGroupFunction:
         """Called once after the last row."""
 
 
-def _window_times(ctx: Any) -> tuple[int, ...]:
-    start, end = ctx.window
-    return start, end
-
-
-def _pair_times(ctx: Any) -> tuple[int, ...]:
-    return (ctx.timestamp,)
-
-
-WINDOW_TIMES = ("window.start", "window.end"), _window_times
-PAIR_TIMES = ("pair.time",), _pair_times
-"""Columns that a join's result may have beside those of both sides, and their times."""
-
-Times = tuple[tuple[str, ...], Callable[[Any], tuple[int, ...]]]
-_NO_TIMES: Times = (), tuple
+WINDOW_TIMES = ("window.start", "window.end")
+PAIR_TIMES = ("pair.time",)
+"""Columns that a join's result may have beside those of both sides."""
 
 
 class SelectedColumns(JoinFunction):
-    """Makes a row of columns of both sides, and of times of the join.
+    """Makes a row of columns of both sides, and of times of the window.
 
     Args:
-        places: of its columns, in what left row, right row and times are one after the other.
-        rights: how many columns a right row has.
-        times: gives the times; None where no column is one.
+        named, schemas: see `select_columns`.
     """
 
-    def __init__(
-        self,
-        places: Sequence[int],
-        rights: int,
-        times: Callable[[Any], tuple[int, ...]] | None = None,
-    ) -> None:
-        self._pick = itemgetter(*places)
-        self._single = len(places) == 1
-        self._no_right = (None,) * rights
-        self._times = times
+    def __init__(self, named: Mapping[str, str], schemas: "Sequence[StructType]") -> None:
+        known = list(_known(schemas, WINDOW_TIMES))
+        self._pick = itemgetter(*map(known.index, named.values()))
+        self._single = len(named) == 1
+        self._timed = any(given in WINDOW_TIMES for given in named.values())
 
     def join(self, left: Any, right: Any, ctx: Any) -> Iterable[Any]:
-        """See `JoinFunction`; without a right row all its columns are null."""
-        whole = left + (self._no_right if right is None else right)
-        if self._times is not None:
-            whole += tuple(_EPOCH + timedelta(milliseconds=t) for t in self._times(ctx))
+        """See `JoinFunction`."""
+        whole = left + right
+        if self._timed:
+            whole += tuple(_EPOCH + timedelta(milliseconds=t) for t in ctx.window)
         row = self._pick(whole)
         return ((row,) if self._single else row,)
+
+
+def _known(schemas: "Sequence[StructType]", times: Sequence[str]) -> dict[str, str]:
+    """What may be named, with its DDL type."""
+    known = {
+        f"{side}.{field.name}": type_ddl(field.dataType)
+        for side, schema in zip(SIDES, schemas, strict=True)
+        for field in schema.fields
+    }
+    return known | dict.fromkeys(times, "timestamp")
 
 
 def select_columns(
     uid: str,
     named: Mapping[str, str],
     schemas: "Sequence[StructType]",
-    times: Times = _NO_TIMES,
-) -> tuple[str, SelectedColumns]:
-    """The DDL of a join's result, and what makes its rows.
+    times: Sequence[str] = (),
+) -> str:
+    """The DDL of a join's result.
 
     Args:
         named: for each column of the result one of a side, such as ``user="left.id"``.
@@ -125,18 +116,13 @@ def select_columns(
     Raises:
         UserError: there is none, or one is not there.
     """
-    known = {
-        f"{side}.{field.name}": type_ddl(field.dataType)
-        for side, schema in zip(SIDES, schemas, strict=True)
-        for field in schema.fields
-    }
-    known |= dict.fromkeys(times[0], "timestamp")
+    known = _known(schemas, times)
     if not named:
         raise UserError(
             f"select names the columns of the result: uid={uid}; write "
             f'select(uid=..., user="left.id", price="right.amount") of {list(known)}'
         )
-    columns, places = [], []
+    columns = []
     for name, given in named.items():
         if given not in known:
             same = [one for one in known if one.endswith(f".{str(given).rpartition('.')[2]}")]
@@ -147,7 +133,4 @@ def select_columns(
                 f"there: {list(known)}"
             )
         columns.append(f"`{name}` {known[given]}")
-        places.append(list(known).index(given))
-    asked = any(given in times[0] for given in named.values())
-    function = SelectedColumns(places, len(schemas[1].fields), times[1] if asked else None)
-    return ", ".join(columns), function
+    return ", ".join(columns)

@@ -17,17 +17,17 @@ from moorage.api.functions import (
 )
 from moorage.api.join_functions import SELECT_OR_APPLY, JoinFunction, select_columns
 from moorage.api.misplaced import Unfinished
-from moorage.api.temporal_join_columns import VersionedPairs
+from moorage.api.temporal_join_columns import LatestPairs, VersionedPairs
+from moorage.api.vectorized import KeyedBatchFunction
 from moorage.api.waiting_rows import (
-    LATEST,
     ROWS,
     Earliest,
     Versions,
     WaitingRows,
+    latest,
     versions,
     waiting_rows,
 )
-from moorage_state.descriptors import ValueStateDescriptor
 from moorage_state.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LatestVersionJoin(KeyedCoProcessFunction):
 
     def open(self, ctx: RuntimeContext) -> None:
         """Get the state."""
-        self._latest = ctx.get_state(ValueStateDescriptor(LATEST, self._type))
+        self._latest = ctx.get_state(latest(self._type))
         self._function.open(ctx)
 
     def close(self) -> None:
@@ -225,13 +225,20 @@ class TemporalJoin(Unfinished):
         Raises:
             UserError: a column is not there; or see `ConnectedStreams.process`.
         """
-        output, function = select_columns(uid, named, self._schemas)
-        options: dict[str, Any] = {"null_key": null_key, "bad_time": bad_time}
-        if not self._versioned:
-            return self.apply(function, uid=uid, output=output, **options)
-        pairs = VersionedPairs(*self._types, named, outer=self._outer, late=self._late)
-        sides = self._late_output()
-        return self._streams.carry_out(pairs, uid=uid, output=output, side_outputs=sides, **options)
+        output = select_columns(uid, named, self._schemas)
+        row, version = self._types
+        outer = self._outer
+        pairs: KeyedBatchFunction = LatestPairs(version, named, outer=outer)
+        if self._versioned:
+            pairs = VersionedPairs(row, version, named, outer=outer, late=self._late)
+        return self._streams.carry_out(
+            pairs,
+            uid=uid,
+            output=output,
+            null_key=null_key,
+            bad_time=bad_time,
+            side_outputs=self._late_output(),
+        )
 
     def _late_output(self) -> list[OutputTag]:
         """The side output of late rows, with their columns."""

@@ -1,6 +1,6 @@
-"""Temporal joins of event time by whole columns: rows with columns of the version of their time.
+"""Temporal joins by whole columns: rows with columns of the version that holds for them.
 
-Does what `temporal_join.VersionedJoin` does one row at a time, over the same state, where columns
+Do what the operators of `temporal_join` do one row at a time, over the same state, where columns
 are asked for.
 """
 
@@ -23,11 +23,56 @@ from moorage.api.join_columns import (
 )
 from moorage.api.join_functions import SIDES
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction
-from moorage.api.waiting_rows import ROWS, versions, waiting_rows
+from moorage.api.waiting_rows import ROWS, latest, versions, waiting_rows
 from moorage.api.windows import MIN_TIME
 from moorage_state.columnar.codec import fitted
 from moorage_state.keyed import TimeDomain
 from moorage_state.types import parse_type
+
+
+class LatestPairs(KeyedBatchFunction):
+    """Columns of rows and of the versions that came last; versions are the first stream.
+
+    Args:
+        version, outer: see `LatestVersionJoin`.
+        named: for each column of the result, "left.column" of a row or "right.column" of a version.
+    """
+
+    def __init__(self, version: str, named: Mapping[str, str], *, outer: bool) -> None:
+        self._type = version
+        self._outer = outer
+        self._selected = SelectedPairs(named)
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Get the state."""
+        self._latest = ctx.get_state(latest(self._type))
+
+    def process_batch(
+        self, keys: pa.Array, table: pa.RecordBatch, ctx: BatchContext
+    ) -> Iterator[pa.RecordBatch]:
+        """Join rows with the version before them: in the table, or that of the state."""
+        came, rows = (table.column(side) for side in SIDES)
+        is_version = np.asarray(came.is_valid())
+        place = np.flatnonzero(is_version)
+        new = fitted(came.take(pa.array(place)), parse_type(self._type))
+        versions_of = ctx.key_index[place]
+        which = np.flatnonzero(~is_version)
+        index = ctx.key_index[which]
+        # Of each row the newest of the versions before it, if that is of its key.
+        before = np.cumsum(is_version)[which] - 1
+        here = before >= 0
+        here[here] = versions_of[before[here]] == index[here]
+        stored = ctx.get_values(self._latest)
+        there = here | np.asarray(stored.is_valid())[index]
+        known = pa.concat_arrays([stored, new])
+        version = np.where(here, len(keys) + before, index)
+        if not self._outer:
+            which, version, there = which[there], version[there], there[there]
+        if len(which):
+            sides = Picked(rows, which), Picked(known, pa.array(version, mask=~there))
+            yield self._selected.batch(left=sides[0], right=sides[1])
+        last = np.flatnonzero(np.diff(versions_of, append=-1))
+        ctx.put_values(self._latest, new.take(pa.array(last)), versions_of[last])
 
 
 class VersionedPairs(KeyedBatchFunction):

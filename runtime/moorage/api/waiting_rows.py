@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from moorage.api.functions import ProcessContext
-from moorage_state.descriptors import MapStateDescriptor
+from moorage_state.descriptors import MapStateDescriptor, ValueStateDescriptor
 
 INTERVAL_ROWS = "left-rows", "right-rows"
 ROWS, VERSIONS, LATEST = "rows", "versions", "latest"
@@ -24,6 +24,11 @@ def waiting_rows(name: str, kind: str) -> MapStateDescriptor:
 def versions(kind: str) -> MapStateDescriptor:
     """The state of versions of this DDL type by the time from which each holds."""
     return MapStateDescriptor(VERSIONS, "bigint", kind)
+
+
+def latest(kind: str) -> ValueStateDescriptor:
+    """The state of the version of this DDL type that came last."""
+    return ValueStateDescriptor(LATEST, kind)
 
 
 class _OfOneKey:

@@ -16,6 +16,7 @@ from moorage.api.join_functions import (
     WINDOW_TIMES,
     CoGroupFunction,
     JoinFunction,
+    SelectedColumns,
     select_columns,
 )
 from moorage.api.misplaced import OF_JOINS, Unfinished
@@ -216,7 +217,7 @@ class JoinedWindows(Unfinished):
         self._windows = windows
         self._streams = streams
         self._domain = windows.assigner.domain
-        self._times = [WINDOW_TIMES] if windows.assigner.domain is not None else []
+        self._times = WINDOW_TIMES if windows.assigner.domain is not None else ()
 
     def apply(
         self, function: JoinFunction, *, uid: str, output: str, **options: Any
@@ -251,14 +252,15 @@ class JoinedWindows(Unfinished):
             UserError: a column is not there; or see `ConnectedStreams.process`.
         """
         schemas = [keyed.stream.schema for keyed in self._streams.inputs]
-        output, function = select_columns(uid, named, schemas, *self._times)
+        output = select_columns(uid, named, schemas, self._times)
         options: dict[str, Any] = {"null_key": null_key, "bad_time": bad_time}
         if joins_by_column(self._windows):
             rows = [type_ddl(schema) for schema in schemas]
             pairs = WindowPairs(self._windows, kept_row(rows), named)
             made = self._streams.carry_out(pairs, uid=uid, output=output, **options)
         else:
-            made = self.apply(function, uid=uid, output=output, **options)
+            selected = SelectedColumns(named, schemas)
+            made = self.apply(selected, uid=uid, output=output, **options)
         if self._domain is not TimeDomain.EVENT_TIME:
             return made
         column = {given: name for name, given in named.items()}.get

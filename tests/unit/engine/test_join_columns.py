@@ -19,6 +19,7 @@ JOINS: dict[str, Any] = {
     "window": lambda one, other: one.join(other).window(Tumbling("10ms")),
     "interval": lambda one, other: one.interval_join(other).between("0ms", "2ms"),
     "temporal": lambda one, other: one.temporal_join(other, outer=True),
+    "latest": lambda one, other: one.temporal_join(other, time="processing", outer=True),
 }
 EVERY = (
     "k long, b boolean, f float, d double, day date, moment timestamp, s string, raw binary, "

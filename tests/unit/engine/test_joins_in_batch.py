@@ -17,6 +17,7 @@ JOINS: dict[str, Any] = {
     "tumbling": lambda a, b: a.join(b).window(Tumbling("10ms")),
     "session": lambda a, b: a.join(b).window(Session("5ms")),
     "temporal": lambda a, b: a.temporal_join(b, outer=True),
+    "latest": lambda a, b: a.temporal_join(b, time="processing", outer=True),
 }
 
 

@@ -99,29 +99,44 @@ def test_only_the_versions_that_rows_may_need_are_kept():
 
 class Priced(JoinFunction):
     def join(self, left, right, ctx):
-        return [(ctx.key, left.n, right.rate if right else -1)]
+        return [(ctx.key, left.n, right.rate if right else None)]
 
 
-def test_by_processing_time_each_row_has_what_came_last():
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("ways", [["columns"], ["rows"], ["columns", "rows"]])
+def test_by_processing_time_each_row_has_what_came_last(ways, timed):
+    lives = cycle(ways)
+
     def build(env, *, outer=True):
-        orders = env.read_stream("orders", "json", schema=ORDERS).key_by("currency")
-        rates = env.read_stream("rates", "json", schema=RATES).key_by("name")
+        orders = env.read_stream("orders", "json", schema=ORDERS)
+        rates = env.read_stream("rates", "json", schema=RATES)
+        if timed:
+            orders, rates = (one.with_event_time("at") for one in (orders, rates))
+        orders, rates = orders.key_by("currency"), rates.key_by("name")
         join = orders.temporal_join(rates, time="processing", outer=outer)
-        priced = join.apply(Priced(), uid="t", output="currency string, n long, rate long")
-        priced.sink_to(FileSink("out"), uid="out")
+        if next(lives) == "columns":
+            named = {"currency": "left.currency", "n": "left.n", "rate": "right.rate"}
+            made = join.select(uid="t", **named)
+        else:
+            made = join.apply(Priced(), uid="t", output="currency string, n long, rate long")
+        made.sink_to(FileSink("out"), uid="out")
 
     epochs: list[Any] = [
         {"orders": [("a", 1, 0)], "rates": [("b", 5, 0)]},
-        {"orders": [("b", 2, 0), ("a", 3, 0)], "rates": [("a", 6, 0), ("a", 7, 0)]},
-        {"orders": [("a", 4, 0)]},
+        {"orders": [("b", 2, 0), ("a", 3, 2)], "rates": [("a", 6, 1), ("a", 7, 3)]},
+        {"orders": [("a", 4, 5), ("b", 5, 6), ("c", 6, 7)], "rates": [("b", 8, 8)]},
+        {"orders": [("b", 7, 9)]},
     ]
-    rows = sorted(run_job(build, epochs)["out"])
-    assert rows == [("a", 1, -1), ("a", 3, 7), ("a", 4, 7), ("b", 2, 5)]
-    inner = run_job(lambda env: build(env, outer=False), epochs)["out"]
-    assert sorted(inner) == rows[1:]
-    assert sorted(map(tuple, inner)) == sorted(
-        through_failures(lambda env: build(env, outer=False), epochs, Random(3))["out"]
-    )
+    # With event time the second rate of the second epoch comes after the order.
+    rows = [("a", 1, None), ("a", 3, 6 if timed else 7), ("a", 4, 7), ("b", 2, 5)]
+    rows += [("b", 5, 5 if timed else 8), ("b", 7, 8), ("c", 6, None)]
+    assert sorted(map(tuple, run_job(build, epochs)["out"]), key=repr) == rows
+    inner = [row for row in rows if row[2] is not None]
+    for seed in range(4):
+        found = through_failures(build, epochs, Random(seed))["out"]
+        assert sorted(found, key=repr) == rows
+        few = through_failures(lambda env: build(env, outer=False), epochs, Random(seed))["out"]
+        assert sorted(few) == inner
 
 
 def test_what_cannot_be_joined_is_refused_with_what_to_do():
