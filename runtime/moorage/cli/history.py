@@ -12,7 +12,7 @@ import typer
 
 from moorage.cli.output import Output, complain, print_document, print_table
 from moorage.offline.listing import CheckpointRow, Listing, SavepointRow, list_snapshots
-from moorage.offline.lookup import directories_of
+from moorage.offline.lookup import directories_of, of_a_job
 from moorage.texts import age_text, size_text
 from moorage_state.stores.addresses import child
 
@@ -54,7 +54,8 @@ def history(
 ) -> None:
     """The checkpoints and savepoints of a job, newest first, by the names that restore takes."""
     now = datetime.now(UTC)
-    found = list_snapshots(directories_of(job), now)
+    with of_a_job(job):
+        found = list_snapshots(directories_of(job), now)
     entries = sorted(_entries(found), key=lambda one: one.completedAt or now, reverse=True)
     for told in (*found.warnings, *found.notes):
         complain(told)

@@ -140,10 +140,11 @@ def _look(directory: str, now: datetime) -> "tuple[Listing, Description | None]"
     """What lies there, and what its restore point holds if it can be read."""
     from moorage.offline.description import describe
     from moorage.offline.listing import list_snapshots
-    from moorage.offline.lookup import directories_of, find
+    from moorage.offline.lookup import directories_of, find, of_a_job
 
     directories = directories_of(directory)
-    found = list_snapshots(directories, now)
+    with of_a_job(directory):
+        found = list_snapshots(directories, now)
     if not any(row.standing == "restore point" and not row.problem for row in found.checkpoints):
         return found, None
     return found, describe(find(directories.checkpoints))

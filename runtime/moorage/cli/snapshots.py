@@ -29,7 +29,7 @@ from moorage.offline.description import Description, OperatorView
 from moorage.offline.difference import Difference, StateDifference, type_text
 from moorage.offline.garbage import Collected
 from moorage.offline.listing import CheckpointRow, HistoryRow, Listing, SavepointRow
-from moorage.offline.lookup import SnapshotDirectories, directories_of, find
+from moorage.offline.lookup import SnapshotDirectories, directories_of, find, of_a_job
 from moorage.offline.verification import Verification
 from moorage.state.snapshot_path import Found
 from moorage.texts import age_text, size_text, time_text
@@ -249,7 +249,8 @@ def list_command(
     directories = directories_of(directory)
     if savepoints is not None:
         directories = SnapshotDirectories(directories.checkpoints, address(savepoints))
-    found = listing.list_snapshots(directories, _now(), history=history)
+    with of_a_job(directory):
+        found = listing.list_snapshots(directories, _now(), history=history)
     print_found("snapshots ls", found, output, show_listing)
 
 

@@ -71,8 +71,25 @@ def find(text: str, name: str | None = None) -> Found:
         CorruptState: the log or the manifest is damaged.
         StoreUnavailable: the store does not answer.
     """
+    if name is None and names_manifest(text):
+        with of_a_job(text):
+            return _found(directories_of(text), name)
     with _named(text, name):
         return _found(directories_of(text), name)
+
+
+@contextmanager
+def of_a_job(text: str) -> Iterator[None]:
+    """Say of a manifest whose directory is not there that the job has no checkpoint yet."""
+    try:
+        yield
+    except UserError as error:
+        if not names_manifest(text) or (folder := _missing(error)) is None:
+            raise
+        raise UserError(
+            f"no checkpoint yet: job={text} path={folder}; moorage run starts it; if its "
+            f"directory lies on a volume, mount that"
+        ) from error
 
 
 @contextmanager
@@ -81,22 +98,22 @@ def _named(text: str, name: str | None) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        missing = error.__cause__
-        if not isinstance(missing, FileNotFoundError) or missing.filename is None:
-            raise
-        folder = Path(missing.filename)
-        if not folder.parent.is_dir():
+        folder = _missing(error)
+        if folder is None or (name is None and not folder.parent.is_dir()):
             raise  # perhaps no volume is mounted
-        if name is None and names_manifest(text):
-            raise UserError(
-                f"no checkpoint yet: job={text} path={folder}; moorage run starts it; if its "
-                f"directory lies on a volume, mount that"
-            ) from error
         where = f"path={text}" + (f" name={name}" if name else "")
         raise UserError(
             f"no checkpoint and no savepoint of this name: {where}; moorage snapshots ls JOB.yaml "
             f"lists those that there are; if it lies on a volume, mount that"
         ) from error
+
+
+def _missing(error: UserError) -> Path | None:
+    """The directory that is not there, if that is what is wrong."""
+    missing = error.__cause__
+    if not isinstance(missing, FileNotFoundError) or missing.filename is None:
+        return None
+    return Path(missing.filename)
 
 
 def _found(directories: SnapshotDirectories, name: str | None) -> Found:

@@ -275,3 +275,20 @@ def test_what_does_not_run_is_not_watched(moorage, job_file):
     status, out, err = moorage("status", job_file, "--watch", "-o", "json")
     assert (status, json.loads(out)["running"]) == (0, False)
     assert err == f"moorage: there is no run to watch: job={job_file}\n"
+
+
+@pytest.mark.usefixtures("sockets")
+@pytest.mark.parametrize("command", [("history",), ("snapshots", "ls"), ("report",), ("ui",)])
+def test_every_command_says_of_a_job_that_never_ran_how_to_start_it(moorage, job_file, command):
+    status, out, err = moorage(*command, job_file)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"moorage: no checkpoint yet: job={job_file} path=")
+    assert "moorage run starts it" in err
+
+
+def test_a_savepoint_is_misspelt_also_where_there_is_none_yet(moorage, job_file):
+    text = job_file.read_text()
+    job_file.write_text(text.replace("state: {", 'state: {savepointDir: "file://./saves", '))
+    status, _, err = moorage("snapshots", "show", job_file, "fridy")
+    assert status == 2
+    assert f"no checkpoint and no savepoint of this name: path={job_file} name=fridy; " in err
