@@ -41,6 +41,7 @@ class Person:
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
         self.job: subprocess.Popen[bytes] | None = None
+        self.jobs: list[subprocess.Popen[bytes]] = []
         self.said = ""
         self.log = folder / "terminal.log"
         # `restore` asks whether to go on.
@@ -105,6 +106,7 @@ class Person:
                 stdout=output,
                 stderr=output,
             )
+        self.jobs.append(self.job)
         if "bounded: true" in (self.folder / words[2]).read_text():
             assert self.job.wait(SECONDS) == 0, self.log.read_text()
             return
@@ -147,9 +149,9 @@ def folder(tmp_path: Path) -> Path:
 def person(folder: Path) -> Iterator[Person]:
     person = Person(folder)
     yield person
-    if person.job is not None:
-        person.job.kill()
-        person.job.wait()
+    for job in person.jobs:
+        job.kill()
+        job.wait()
 
 
 def typed(page: str) -> list[str]:
