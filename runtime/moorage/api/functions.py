@@ -30,7 +30,7 @@ from moorage_state.keyed import (
     ValueState,
 )
 from moorage_state.keyed.namespaces import NamespacedState
-from moorage_state.keyed.timers import timer_time
+from moorage_state.keyed.timers import NOTHING_HELD, timer_time
 
 MAX_WATERMARK = (1 << 63) - 1
 """The watermark after the last record of a bounded job: every event-time timer is due."""
@@ -112,6 +112,12 @@ class TimerService:
             ValueError: when it does not fit 64 bits.
         """
         self._require().register(timer_time(timestamp))
+
+    def _register_first(self, timestamp: int) -> None:
+        """Have `on_timer` called by event time at `timestamp`, where nothing calls it before."""
+        timers = self._require()
+        if not timers.has_due(timestamp, NOTHING_HELD):
+            timers.register(timestamp)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
         """Delete the current key's timer at `timestamp`, if it is set."""

@@ -5,6 +5,8 @@ is forgotten when the watermark says that none can come any more. Called by job 
 `KeyedStream.interval_join`.
 """
 
+# ruff: noqa: SLF001 - a context's underscored side is the engine's, and of joins
+
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ from moorage.api.join_functions import (
     select_columns,
 )
 from moorage.api.misplaced import Unfinished
-from moorage.api.waiting_rows import INTERVAL_ROWS, Earliest, WaitingRows, waiting_rows
+from moorage.api.waiting_rows import INTERVAL_ROWS, WaitingRows, waiting_rows
 from moorage.api.windows import MAX_TIME
 from moorage_state.errors import UserError
 
@@ -98,7 +100,6 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
             WaitingRows(ctx.get_map_state(waiting_rows(name, kind)))
             for name, kind in zip(INTERVAL_ROWS, self._types, strict=True)
         ]
-        self._due = Earliest()
         self._function.open(ctx)
 
     def close(self) -> None:
@@ -133,7 +134,7 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
 
     def _forget_at(self, time_ms: int, ctx: ProcessContext) -> None:
         # A row of the end of time is forgotten with the job's input: there is no later time.
-        self._due.register(ctx, min(time_ms, MAX_TIME))
+        ctx.timer_service()._register_first(min(time_ms, MAX_TIME))
 
     def _turn_of(self, key: Any) -> None:
         for rows in self._rows:
@@ -142,10 +143,9 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
     def on_timer(self, timestamp: int, ctx: ProcessContext) -> None:
         """Forget the rows to which nothing belongs that is still to come."""
         self._turn_of(ctx.key)
-        self._due.forget()
         until = max(timestamp, ctx.timer_service().current_watermark())
         for (_, upper), rows in zip(self._bounds, self._rows, strict=True):
-            rows.remove_until(until - max(upper, 0))
+            rows.remove_until(until - max(upper, 0) if until < MAX_TIME else until)
             if (first := rows.first) is not None:
                 self._forget_at(first + max(upper, 0), ctx)
 

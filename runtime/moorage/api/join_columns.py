@@ -96,7 +96,7 @@ def rows_of(keys: Numbers, times: Numbers, lists: pa.ListArray) -> Rows:
 
 
 def register_earliest(ctx: BatchContext, *dues: tuple[Numbers, Numbers]) -> None:
-    """Set one timer for each key, at the earliest of its times.
+    """Have a timer of each key at the earliest of its times, or before.
 
     A timer for each row costs more than all else; who is called for the earliest sets the next one.
 
@@ -108,7 +108,7 @@ def register_earliest(ctx: BatchContext, *dues: tuple[Numbers, Numbers]) -> None
     order = np.lexsort((times, keys))
     keys, times = keys[order], times[order]
     first = np.flatnonzero(np.diff(keys, prepend=-1))
-    ctx.register_timers(keys[first], times[first])
+    ctx._register_first(keys[first], times[first])  # noqa: SLF001 - of the engine, and of joins
 
 
 def shifted(times: Numbers, by: int) -> Numbers:

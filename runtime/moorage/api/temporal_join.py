@@ -5,6 +5,8 @@ versions up to its time are known, as in Flink's `TemporalRowTimeJoinOperator`; 
 it has the latest one at once. Called by job files through `KeyedStream.temporal_join`.
 """
 
+# ruff: noqa: SLF001 - a context's underscored side is the engine's, and of joins
+
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,6 @@ from moorage.api.temporal_join_columns import LatestPairs, VersionedPairs
 from moorage.api.vectorized import KeyedBatchFunction
 from moorage.api.waiting_rows import (
     ROWS,
-    Earliest,
     Versions,
     WaitingRows,
     latest,
@@ -97,7 +98,6 @@ class VersionedJoin(KeyedCoProcessFunction):
         row, version = self._types
         self._rows = WaitingRows(ctx.get_map_state(waiting_rows(ROWS, row)))
         self._versions = Versions(ctx.get_map_state(versions(version)))
-        self._due = Earliest()
         self._function.open(ctx)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class VersionedJoin(KeyedCoProcessFunction):
         at: Any = ctx.timestamp()
         self._turn_of(ctx.key)
         self._versions.put(at, row)
-        self._due.register(ctx, at)
+        ctx.timer_service()._register_first(at)
 
     def process_element2(self, row: Any, ctx: ProcessContext) -> Iterator[Any]:
         """Keep a row until its time has come."""
@@ -122,24 +122,23 @@ class VersionedJoin(KeyedCoProcessFunction):
             return
         self._turn_of(ctx.key)
         self._rows.add(at, row)
-        self._due.register(ctx, at)
+        ctx.timer_service()._register_first(at)
 
     def on_timer(self, timestamp: int, ctx: ProcessContext) -> Iterator[Any]:
-        """Join the rows of this time; versions before the one that holds then are needed no more.
-
-        Timers of a key come in the order of their times.
-        """
+        """Join the rows whose time has come; versions that no later row can have are forgotten."""
         self._turn_of(ctx.key)
-        began = self._versions.forget_before(timestamp)
-        rows = self._rows.take(timestamp)
-        self._due.forget()
-        for later in (self._rows.first, self._versions.after(timestamp)):
+        service = ctx.timer_service()
+        # All of them: with the backend batch nothing comes of a timer that is set here.
+        until = max(timestamp, service.current_watermark())
+        for at in self._rows.until(until):
+            version = self._versions.get(at)
+            rows = self._rows.take(at)
+            if version is not None or self._outer:
+                for row in rows:
+                    yield from self._function.join(row, version, ctx) or ()
+        for later in (self._rows.first, self._versions.forget_before(until)):
             if later is not None:
-                self._due.register(ctx, later)
-        version = self._versions.get(began) if began is not None and rows else None
-        if version is not None or self._outer:
-            for row in rows:
-                yield from self._function.join(row, version, ctx) or ()
+                service._register_first(later)
 
     def _turn_of(self, key: Any) -> None:
         self._rows.turn_of(key)

@@ -61,6 +61,7 @@ class _Timers(Protocol):
     def register(
         self, positions: Sequence[int], times: Sequence[int], domain: TimeDomain, now_ms: int
     ) -> None: ...
+    def register_first(self, positions: Sequence[int], times: Sequence[int]) -> None: ...
     def delete(
         self, positions: Sequence[int], times: Sequence[int], domain: TimeDomain
     ) -> None: ...
@@ -137,6 +138,10 @@ class BatchContext:
             RuntimeError: the function has no `on_timers`.
         """
         self._require().register(_listed(key_index), _listed(times), domain, self._now_ms)
+
+    def _register_first(self, key_index: Positions, times: Positions) -> None:
+        """Have `on_timers` called by event time for keys, each once, where nothing calls before."""
+        self._require().register_first(_listed(key_index), _listed(times))
 
     def delete_timers(
         self, key_index: Positions, times: Positions, domain: TimeDomain = TimeDomain.EVENT_TIME

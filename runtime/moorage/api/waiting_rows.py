@@ -8,7 +8,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import Any
 
-from moorage.api.functions import ProcessContext
 from moorage_state.descriptors import MapStateDescriptor, ValueStateDescriptor
 
 INTERVAL_ROWS = "left-rows", "right-rows"
@@ -53,30 +52,6 @@ class _OfOneKey:
             self._forget()
 
 
-class Earliest:
-    """Sets one timer for a key that has its turn, at the earliest of many times.
-
-    A timer for each row would cost more than the row. Whoever is called for the earliest sets the
-    next one, after `forget`.
-    """
-
-    def __init__(self) -> None:
-        self._key: Any = None
-        self._at: int | None = None
-
-    def forget(self) -> None:
-        """The timer has fired."""
-        self._at = None
-
-    def register(self, ctx: ProcessContext, at: int) -> None:
-        """Be called at this time, if not before."""
-        if ctx.key != self._key:
-            self._key, self._at = ctx.key, None
-        if self._at is None or at < self._at:
-            self._at = at
-            ctx.timer_service().register_event_time_timer(at)
-
-
 class WaitingRows(_OfOneKey):
     """Rows by event time; several may have the same.
 
@@ -116,9 +91,13 @@ class WaitingRows(_OfOneKey):
 
     def remove_until(self, last: int) -> None:
         """Forget the rows of this time and of those before it."""
-        times = self._in_order()
-        for at in times[: bisect_right(times, last)]:
+        for at in self.until(last):
             self.remove(at)
+
+    def until(self, last: int) -> list[int]:
+        """The times, up to this one, of which rows wait."""
+        times = self._in_order()
+        return times[: bisect_right(times, last)]
 
     def _in_order(self) -> list[int]:
         if self._times is None:
@@ -153,24 +132,24 @@ class Versions(_OfOneKey):
         if times is not None and times[(place := bisect_left(times, at)) : place + 1] != [at]:
             times.insert(place, at)
 
+    def get(self, at: int) -> Any:
+        """The version that holds at this time, None where there is none yet."""
+        times = self._in_order()
+        later = bisect_right(times, at)
+        return self._state.get(times[later - 1]) if later else None
+
     def forget_before(self, at: int) -> int | None:
-        """When the version began that holds at this time, if there is one; those before it go."""
+        """Forget those before the version that holds at this time; when the one after it begins."""
+        times = self._in_order()
+        later = bisect_right(times, at)
+        older = max(later - 1, 0)
+        for gone in times[:older]:
+            self._state.remove(gone)
+        following = times[later] if later < len(times) else None
+        del times[:older]
+        return following
+
+    def _in_order(self) -> list[int]:
         if self._times is None:
             self._times = sorted(self._state.keys())
-        older = bisect_right(self._times, at) - 1
-        if older < 0:
-            return None
-        for gone in self._times[:older]:
-            self._state.remove(gone)
-        del self._times[:older]
-        return self._times[0]
-
-    def after(self, at: int) -> int | None:
-        """When the first version begins that does so later."""
-        times = self._times or ()
-        later = bisect_right(times, at)
-        return times[later] if later < len(times) else None
-
-    def get(self, at: int) -> Any:
-        """The version that began then."""
-        return self._state.get(at)
+        return self._times

@@ -215,6 +215,17 @@ class ChunkTimers:
             mine = now[position]
             now[position] = self._changed(mine, domain, {*mine.times[domain], *added})
 
+    def register_first(self, positions: Sequence[int], times: Sequence[int]) -> None:
+        """Set an event-time timer of each of these keys that has none until then."""
+        event = TimeDomain.EVENT_TIME
+        new = [
+            (position, time_ms)
+            for position, time_ms in zip(positions, times, strict=True)
+            if self._timers(position).firsts[event] > time_ms
+        ]
+        if new:
+            self.register([at for at, _ in new], [time_ms for _, time_ms in new], event, 0)
+
     def _ignore(self, positions: Sequence[int], times: Sequence[int], domain: TimeDomain) -> None:
         pairs = zip(positions, times, strict=True)
         new = [time_ms for at, time_ms in pairs if time_ms not in self._timers(at).times[domain]]

@@ -155,6 +155,38 @@ def test_rows_of_the_first_and_last_time_there_is_are_joined_as_others(at):
         assert join.process(second=[("a", 7, at)]) == [(7,)]
 
 
+@pytest.mark.parametrize("way", ["columns", "rows"])
+def test_rows_of_the_end_of_time_are_forgotten_with_the_jobs_input(way):
+    at = (1 << 63) - 5
+    build = joining([way], lower="-1h", upper="1h")
+    # It ends: a timer that always sets itself anew would fire for ever.
+    assert run_job(build, {"left": [("a", 1, at)], "right": [("a", 7, at)]})["out"] == [("a", 1, 7)]
+
+
+@pytest.mark.parametrize("way", ["columns", "rows"])
+def test_a_key_has_one_timer_whatever_comes_in_which_epoch_and_instance(way):
+    def joined(left, right):
+        join = left.interval_join(right).between("-30ms", "10ms")
+        if way == "columns":
+            return join.select(uid="j", user="left.user", n="left.n", m="right.m")
+        return join.process(Both(), uid="j", output="user string, n long, m long")
+
+    second = SecondStream(RIGHT, "id", "at")
+    with KeyedHarness(joined, LEFT, "user", event_time="at", second=second) as join:
+        for n in range(4):
+            rows = [("a", n, 100 + 10 * n + i) for i in range(3)]
+            assert join.crash_and_replay(*rows, second=[("a", n, 101)])
+            assert join.timers("a") == [110]
+        join.process_watermark(112)
+        assert join.timers("a") == [120]
+        # It is not removed where another one comes that is earlier, and finds nothing then.
+        join.process(second=[("b", 8, 120)])
+        join.process(("b", 9, 121))
+        assert join.timers("b") == [131, 150]
+        join.process_watermark(1_000)
+        assert (join.keys(), join.num_timers()) == ([], 0)
+
+
 def test_rows_are_forgotten_when_nothing_can_belong_to_them_any_more():
     def joined(left, right):
         return left.interval_join(right).between("-10ms", "30ms").select(uid="j", n="left.n")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from moorage_testing.two_inputs import through_failures
 
-from moorage import FileSink, Session, Tumbling
+from moorage import FileSink, JoinFunction, ProcessJoinFunction, Session, Tumbling
 from moorage.testing.environment import TestEnvironment
 from moorage.testing.in_process import Collector, InProcessJob
 
@@ -21,14 +21,30 @@ JOINS: dict[str, Any] = {
 }
 
 
+class Both(JoinFunction, ProcessJoinFunction):
+    def join(self, left, right, _):
+        yield left.n, right.n if right else None
+
+    process_element = join
+
+
+def joined(name, way, one, two):
+    join = JOINS[name](one, two)
+    if way == "columns":
+        return join.select(uid="j", **NAMED)
+    apply = join.process if name == "interval" else join.apply
+    return apply(Both(), uid="j", output="n long, m long")
+
+
+@pytest.mark.parametrize("way", ["columns", "rows"])
 @pytest.mark.parametrize("name", JOINS)
-def test_all_rows_at_once_give_what_a_stream_gives(name):
+def test_all_rows_at_once_give_what_a_stream_gives(name, way):
     def build(env):
         one, two = (
             env.read_stream(uid, "json", schema=ROWS).with_event_time("at").key_by("key")
             for uid in ("one", "two")
         )
-        JOINS[name](one, two).select(uid="j", **NAMED).sink_to(FileSink("out"), uid="out")
+        joined(name, way, one, two).sink_to(FileSink("out"), uid="out")
 
     chance = Random(name)
     rows: dict[str, Any] = {

@@ -97,6 +97,27 @@ def test_only_the_versions_that_rows_may_need_are_kept():
         assert join.num_timers() == 0
 
 
+@pytest.mark.parametrize("way", ["columns", "rows"])
+def test_a_key_has_one_timer_whatever_comes_in_which_epoch_and_instance(way):
+    def joined(orders, rates):
+        join = orders.temporal_join(rates)
+        if way == "columns":
+            return join.select(uid="t", **NAMED)
+        return join.apply(Both(), uid="t", output="n long, rate long")
+
+    second = SecondStream(RATES, "name", "at")
+    with KeyedHarness(joined, ORDERS, "currency", event_time="at", second=second) as join:
+        for n in range(3):
+            rows = [("a", n, 20 + 10 * n + i) for i in range(3)]
+            assert join.crash_and_replay(*rows, second=[("a", n, 15 + 10 * n)]) == []
+            assert join.timers("a") == [15]
+        assert join.process_watermark(31) == [(0, 0), (0, 0), (0, 0), (1, 1), (1, 1)]
+        assert join.timers("a") == [32]
+        assert join.process_watermark(99) == [(1, 1), (2, 2), (2, 2), (2, 2)]
+        assert sorted(join.state("versions", "a")) == [35]
+        assert join.num_timers() == 0
+
+
 class Priced(JoinFunction):
     def join(self, left, right, ctx):
         return [(ctx.key, left.n, right.rate if right else None)]
