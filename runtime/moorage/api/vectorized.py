@@ -168,7 +168,8 @@ class BatchContext:
             namespaces: for each value its namespace, an array for each of its columns.
 
         Raises:
-            UserError: it is no such state, or one with a time to live.
+            UserError: it is no such state, or one with a time to live; or there are not as many
+                namespaces as positions.
         """
         return self._states.get_at(state, key_index, namespaces)
 
@@ -226,7 +227,8 @@ class BatchContext:
             map_keys: for each value its own key in the map.
 
         Raises:
-            UserError: it is no such state, or one with a time to live.
+            UserError: it is no such state, or one with a time to live; or there are not as many
+                `map_keys` as positions.
         """
         return self._states.map_at(state, key_index, map_keys)
 

@@ -364,11 +364,13 @@ class _ChunkStates:
     def map_at(self, state: Any, of: Positions, map_keys: Positions) -> pa.Array:
         """See `BatchContext.get_map_values`."""
         sid, codec = self._codec_of(state, "map")
+        _require_as_many(of, map_keys)
         return codec.decode(self._maps.get(self._heads_of(sid, of), encoded_numbers(map_keys)))
 
     def put_map_at(self, state: Any, of: Positions, map_keys: Positions, column: Any) -> None:
         """See `BatchContext.put_map_values`."""
         sid, codec = self._codec_of(state, "map")
+        _require_as_many(of, map_keys)
         cells = self._heads_of(sid, of)
         if len(column) != len(cells):
             raise UserError(
@@ -390,6 +392,7 @@ class _ChunkStates:
         return list(map(heads.__getitem__, np.asarray(of, np.int64).tolist()))
 
     def _cells_of(self, sid: bytes, of: Positions, namespaces: Sequence[Positions]) -> list[bytes]:
+        _require_as_many(of, *namespaces)
         return list(map(add, self._heads_of(sid, of), encoded_namespaces(namespaces)))
 
     def end(self) -> None:
@@ -457,6 +460,16 @@ class _ChunkStates:
             codec = ColumnCodec(schema.type, schema.earlier, schema.name, declared)
             found = self._codecs[id(state), kind] = state_id(schema.name), codec
         return found
+
+
+def _require_as_many(of: Positions, *columns: Positions) -> None:
+    """Refuse positions of keys beside which other numbers stand, if these are more or fewer."""
+    counts = [len(column) for column in columns]
+    if any(count != len(of) for count in counts):
+        raise UserError(
+            f"each position of a key stands beside one number of each other column: "
+            f"key_index={len(of)} others={counts}; give as many of each"
+        )
 
 
 def _unfit(state: Any, kind: str) -> UserError:

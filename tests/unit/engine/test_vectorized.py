@@ -388,6 +388,28 @@ def test_what_is_no_map_of_long_keys_is_refused_with_what_to_do(operator, batch,
         operator.attempt(Short(), [batch(("a", 1))])
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda seen, _, ctx: ctx.get_map_values(seen, [0, 0], [1]),
+        lambda seen, _, ctx: ctx.put_map_values(seen, [0, 0], [1], pa.array([1, 2])),
+        lambda _, kept, ctx: ctx.get_namespaced_values(kept, [0, 0], [1]),
+    ],
+)
+def test_fewer_numbers_than_keys_that_they_stand_beside_are_refused(operator, batch, call):
+    class Fewer(KeyedBatchFunction):
+        def open(self, ctx):
+            self.seen = ctx.get_map_state(MapStateDescriptor("seen", "long", "long"))
+            self.kept = ctx.get_namespaced_state(ValueStateDescriptor("kept", "long"), ["long"])
+
+        def process_batch(self, keys, table, ctx):
+            call(self.seen, self.kept, ctx)
+
+    words = r"key_index=2 others=\[1\]; give as many of each"
+    with pytest.raises(SubtaskFailure, match=words):
+        operator.attempt(Fewer(), [batch(("a", 1))])
+
+
 class Kept(KeyedBatchFunction):
     """Keeps each row in a list of its key and of the tens of its number; tells the lists."""
 
