@@ -130,11 +130,8 @@ def test_the_page_of_a_driver_is_served_to_who_has_the_token(ticker, person, env
 
 def test_kubectl_moorage_shows_a_job_and_takes_a_savepoint(ticker, person):
     shown = person("kubectl moorage status ticker PLACE")
-    assert "├── 2 subtasks of 16 key groups" in shown
-    assert shown.count("── executor ") == 2
-    assert "subtasks are not shown" not in shown
-    assert ": key groups 0 to 7, " in shown
-    assert ": key groups 8 to 15, " in shown
+    assert "├─ 2 subtasks of 16 key groups" in shown
+    assert shown.count("├─ executor ") == 2
     address = person("kubectl moorage savepoint ticker by-hand PLACE").splitlines()[-1]
     assert address.partition("?")[0] == f"{ticker.root}/savepoints/by-hand"
     assert "by-hand" in person("kubectl moorage history ticker PLACE")
@@ -283,21 +280,51 @@ def test_a_version_that_published_nothing_is_rolled_back_by_itself(ticker):
     ticker.audit()
 
 
+def on_trial(patience):
+    """How long a version has to become stable, and how long it takes at least."""
+    return {"readinessTimeout": patience, "stableAfter": {"duration": patience}}
+
+
+@pytest.mark.scenario(73)
+def test_what_a_version_published_is_taken_back_with_it_where_that_may_be(ticker):
+    before, old = ticker.attempt, ticker.namespace.status()["attempt"]["revision"]
+    editions = ticker.audit()["editions"]
+    rules = {"retractOutput": True, **on_trial("10m")}
+    ticker.namespace.edit(
+        {"image": ticker.image, "upgrade": {"rollback": rules}, **edition(ticker, "4")}
+    )
+    ticker.wait_ready(attempt=before + 1)
+    ticker.wait_checkpoints(2)
+    tried = ticker.namespace.status()["attempt"]["revision"]
+    assert ticker.audit()["editions"] == [4]
+    ticker.namespace.delete("Pod", ticker.driver["metadata"]["name"], "v1")
+    wait_until(lambda: ticker.attempt == before + 2, 120, "it is started again")
+    ticker.namespace.edit({"upgrade": {"rollback": on_trial("5s")}})
+    wait_until(lambda: ticker.attempt == before + 3, 300, "the old version is started again")
+    ticker.wait_ready(attempt=before + 3)
+    ticker.namespace.edit({"upgrade": {"rollback": RULES["rollback"]}})
+    ticker.namespace.edit({"upgrade": {"rollback": {"retractOutput": False}}})
+    status = ticker.namespace.status()
+    assert status["attempt"]["revision"] == old
+    assert "/savepoints/" in status["attempt"]["restoredFrom"]["path"]
+    assert reason(ticker, "Reconciled") == "False/Rejected"
+    (outcome,) = (r["outcome"] for r in status["revisions"] if r["name"] == tried)
+    assert outcome == "RolledBack"
+    ticker.wait_checkpoints(2)
+    assert ticker.audit()["editions"] == editions
+
+
 @pytest.mark.scenario(73)
 def test_from_a_version_that_published_a_person_goes_back(ticker):
     before, old = ticker.attempt, ticker.namespace.status()["attempt"]["revision"]
-
-    def rules(patience):
-        return {"readinessTimeout": patience, "stableAfter": {"duration": patience}}
-
     ticker.namespace.edit(
-        {"image": ticker.image, "upgrade": {"rollback": rules("10m")}, **edition(ticker, "4")}
+        {"image": ticker.image, "upgrade": {"rollback": on_trial("10m")}, **edition(ticker, "5")}
     )
     ticker.wait_ready(attempt=before + 1)
     ticker.wait_checkpoints()
     ticker.namespace.delete("Pod", ticker.driver["metadata"]["name"], "v1")
     wait_until(lambda: ticker.attempt == before + 2, 120, "it is started again")
-    ticker.namespace.edit({"upgrade": {"rollback": rules("5s")}})
+    ticker.namespace.edit({"upgrade": {"rollback": on_trial("5s")}})
     wait_until(
         lambda: reason(ticker, "Stable") == "False/RollbackBlocked", 120, "a person is asked"
     )

@@ -85,38 +85,127 @@ def test_what_belongs_to_a_job_and_is_deleted_by_hand_comes_back(ticker):
     ticker.audit()
 
 
-@pytest.mark.scenario(4)
-def test_of_two_operators_one_acts_and_the_other_takes_over(ticker, system, operator):
-    def lease_holder():
-        (lease,) = system.every("Lease", api_version="coordination.k8s.io/v1")
+class Pair:
+    """Two replicas of the operator, of which one leads."""
+
+    def __init__(self, system, deployment):
+        self.system, self.deployment = system, deployment
+
+    def wait_replicas(self, count):
+        system, name = self.system, self.deployment
+        system.patch("Deployment", name, {"spec": {"replicas": count}}, "apps/v1")
+
+        def ready():
+            found = system.get("Deployment", name, "apps/v1") or {}
+            ready = found["status"].get("readyReplicas")
+            return (len(system.operators()), ready) == (count, count)
+
+        wait_until(ready, 180, f"{count} operators are ready")
+
+    def leader(self):
+        (lease,) = self.system.every("Lease", api_version="coordination.k8s.io/v1")
         return lease["spec"].get("holderIdentity") or ""
 
-    def replicas(count):
-        system.patch("Deployment", operator, {"spec": {"replicas": count}}, "apps/v1")
-        wait_until(
-            lambda: (
-                len(system.operators()) == count
-                and (system.get("Deployment", operator, "apps/v1") or {})["status"].get(
-                    "readyReplicas"
-                )
-                == count
-            ),
-            180,
-            f"{count} operators are ready",
-        )
+    def kill_leader(self):
+        """Without grace; waits until the other one leads."""
+        self.wait_replicas(2)
+        first = self.leader()
+        pod = next(name for name in self.system.operators() if name in first)
+        self.system.delete("Pod", pod, "v1", grace_period_seconds=0)
+        wait_until(lambda: self.leader() not in ("", first), 120, "the other one leads")
 
-    before = ticker.attempt
+
+@pytest.fixture(scope="module")
+def pair(system, operator):
+    """As `Pair` says, and a single one again in the end."""
+    pair = Pair(system, operator)
+    pair.wait_replicas(2)
     try:
-        replicas(2)
-        first = lease_holder()
-        leader = next(name for name in system.operators() if name in first)
-        system.delete("Pod", leader, "v1", grace_period_seconds=0)
-        ticker.take_savepoint("by-the-other")
-        assert lease_holder() != first
+        yield pair
     finally:
-        replicas(1)
+        pair.wait_replicas(1)
+
+
+def wait_begun(ticker, is_done=lambda: False):
+    """Until the operator is in the middle of something, or is done with it already."""
+    wait_until(
+        lambda: bool(ticker.namespace.status().get("operation")) or is_done(), 120, "it begins"
+    )
+
+
+@pytest.mark.scenario(4)
+def test_of_two_operators_one_acts_and_the_other_takes_over(ticker, pair):
+    before = ticker.attempt
+    pair.kill_leader()
+    ticker.take_savepoint("by-the-other")
     assert ticker.attempt == before
     ticker.audit()
+
+
+@pytest.mark.scenario(3, 4)
+def test_the_other_one_finishes_an_upgrade(ticker, pair):
+    before = ticker.attempt
+    args = [*ticker.manifest()["spec"]["application"]["args"], "3"]
+    ticker.namespace.edit({"application": {"args": args}})
+    wait_begun(ticker)
+    pair.kill_leader()
+    ticker.wait_ready(attempt=before + 1)
+    assert ticker.attempt == before + 1
+    ticker.wait_checkpoints(2)
+    assert ticker.audit()["editions"] == [3]
+
+
+@pytest.mark.scenario(4, 52)
+@pytest.mark.parametrize(("parallelism", "mode"), [(5, "InPlaceParallelism"), (2, "Restart")])
+def test_the_other_one_finishes_a_rescale(ticker, pair, parallelism, mode):
+    before = ticker.attempt
+
+    def rescaled():
+        status = ticker.namespace.status()
+        return status["scaling"]["observedParallelism"] == parallelism
+
+    ticker.namespace.edit({"scaling": {"parallelism": parallelism, "mode": mode}})
+    wait_begun(ticker, rescaled)
+    pair.kill_leader()
+    wait_until(rescaled, 420, f"{parallelism} subtasks")
+    ticker.wait_ready()
+    assert ticker.attempt - before == (mode == "Restart")
+    ticker.wait_checkpoints()
+    ticker.audit()
+
+
+@pytest.mark.scenario(4, 61)
+def test_the_other_one_finishes_a_restore_and_a_deletion(
+    ticker, pair, namespace, images, pull_policy, s3
+):
+    """Of a job that begins from another one's savepoint: all that it writes is its own."""
+    copied = ticker.take_savepoint("to-begin-from")["path"].partition("?")[0]
+    second = Ticker(namespace, images["job"], pull_policy, s3, "spark", name="second")
+    manifest = second.manifest()["spec"]
+    second.start(
+        application={
+            **manifest["application"],
+            "args": [*manifest["application"]["args"], "3"],
+        },
+        restore={"mode": "Path", "path": copied},
+        deletion={"policy": "Delete", "finalSnapshot": "None"},
+        scaling={"parallelism": 1, "maxParallelism": 16},
+        executor={**manifest["executor"], "instances": 1},
+    )
+    wait_until(lambda: second.attempt == 1, 120, "it is being started")
+    pair.kill_leader()
+    second.wait_ready()
+    second.wait_checkpoints()
+    status = namespace.status("second")
+    assert status["attempt"]["number"] == 1
+    assert status["attempt"]["restoredFrom"]["path"].partition("?")[0] == copied
+    found = second.state()
+    assert (found["counters"], found["wrong_counters"]) == (100, 0)
+    namespace.delete("StatefulSparkJob", "second")
+    pair.kill_leader()
+    wait_until(lambda: namespace.get("StatefulSparkJob", "second") is None, 300, "second goes")
+    assert second.objects("checkpoints") == []
+    assert ticker.namespace.is_ready()
 
 
 @pytest.mark.scenario(5)
