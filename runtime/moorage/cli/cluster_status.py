@@ -74,6 +74,14 @@ class ClusterLook:
         }
 
 
+def status_in(answer: bytes) -> RunStatus:
+    """What a driver's answer says. Raises `Refused`: it cannot be read."""
+    try:
+        return msgspec.json.decode(answer, type=RunStatus)
+    except msgspec.MsgspecError as error:
+        raise Refused(f"the driver, of another release, says it otherwise: {error}") from error
+
+
 class DriverDoor:
     """Asks a job's driver, over one connection that is made anew when it is lost."""
 
@@ -97,13 +105,10 @@ class DriverDoor:
         try:
             connection = self._connection or self._connected(job)
             answer = connection.call("GET", STATUS_PATH)
-            return msgspec.json.decode(answer, type=RunStatus)
+            return status_in(answer)
         except Refused:
             self.close()
             raise
-        except msgspec.MsgspecError as error:
-            self.close()
-            raise Refused(f"the driver, of another release, says it otherwise: {error}") from error
         except MoorageError as error:
             self.close()
             old = isinstance(error, UserError) and "no such path" in str(error)

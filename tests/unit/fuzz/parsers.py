@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,14 @@ import pyarrow.parquet as pq
 import xxhash
 
 from moorage import queryable
+from moorage.cli.cluster_status import status_in
+from moorage.cli.kubectl import Refused as Unreadable
 from moorage.cluster import endpoint as driver_endpoint
 from moorage.driver import control
 from moorage.driver.lookup_requests import BadLookup
 from moorage.driver.lookup_requests import from_json as lookup_in
+from moorage.driver.run_status import run_status
+from moorage.driver.types import JobProgress
 from moorage.engine.acks import Ack, decode_ack, encode_ack
 from moorage.http_server import Refused
 from moorage.kafka.transactions import Ledger
@@ -430,6 +435,12 @@ ANSWER = Parser(
     ),
     (EndpointUnreachable, EndpointRefused),
 )
+RUN_STATUS = Parser(
+    "answer of a driver to a person",
+    (msgspec.json.encode(run_status("clicks", "s3://b/c", JobProgress(), datetime.now(UTC))),),
+    plain(status_in),
+    (Unreadable,),
+)
 ENDED = Parser(
     "last words of a driver",
     (b'{"format":1,"attempt":3,"outcome":"Failed","code":"fenced","message":"m","epoch":7}',),
@@ -535,7 +546,7 @@ def documents(parser: Parser) -> Documents:
 BY_BYTES = (
     LOG, MANIFEST, PART, SINK_RECORD, SINK_LINE, LEDGER, CANONICAL, PARQUET, HOLDER, DELTA,
     HEAP_FILE, HEAP_STREAM, REQUEST, REPLY, HELLO, GREETING, ACK, ORDER, CONTROL, LOOKUP, REFUSAL,
-    ANSWER, ENDED, TASK, TASK_ANSWER, PAGE, SELECTION, JOB_YAML,
+    ANSWER, RUN_STATUS, ENDED, TASK, TASK_ANSWER, PAGE, SELECTION, JOB_YAML,
 )  # fmt: skip
 
 BY_DOCUMENT = (
