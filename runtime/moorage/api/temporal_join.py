@@ -135,6 +135,7 @@ class VersionedJoin(KeyedCoProcessFunction):
             rows = self._rows.take(at)
             if version is not None or self._outer:
                 for row in rows:
+                    ctx._timestamp = at  # the function is told the row's time, not the timer's
                     yield from self._function.join(row, version, ctx) or ()
         for later in (self._rows.first, self._versions.forget_before(until)):
             if later is not None:

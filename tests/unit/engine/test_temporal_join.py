@@ -118,6 +118,23 @@ def test_a_key_has_one_timer_whatever_comes_in_which_epoch_and_instance(way):
         assert join.num_timers() == 0
 
 
+class Timed(JoinFunction):
+    def join(self, left, right, ctx):
+        yield left.n, ctx.timestamp(), right.rate
+
+
+def test_a_function_is_told_the_time_of_each_row():
+    def joined(orders, rates):
+        made = orders.temporal_join(rates)
+        return made.apply(Timed(), uid="t", output="n long, at long, rate long")
+
+    second = SecondStream(RATES, "name", "at")
+    with KeyedHarness(joined, ORDERS, "currency", event_time="at", second=second) as join:
+        join.process(("a", 1, 25), ("a", 2, 31), ("a", 3, 38), second=[("a", 7, 20), ("a", 8, 30)])
+        # One timer is called for all of them.
+        assert join.process_watermark(40) == [(1, 25, 7), (2, 31, 8), (3, 38, 8)]
+
+
 class Priced(JoinFunction):
     def join(self, left, right, ctx):
         return [(ctx.key, left.n, right.rate if right else None)]
