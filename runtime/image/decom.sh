@@ -25,6 +25,11 @@ except OSError:
     sys.exit(2)' 2>/dev/null
 }
 
+# The container does not end before (outlive.sh): a hook in one that ends may leave the pod there for a minute.
+hook=${TMPDIR:-/tmp}/moorage-stop-hook
+true 2>/dev/null >"$hook"
+trap 'rm -f "$hook"' EXIT
+
 for directory in /proc/[0-9]*; do
     pid=${directory#/proc/}
     if tr '\0' ' ' <"$directory/cmdline" 2>/dev/null | grep -q '^[^ ]*java .*KubernetesExecutorBackend'; then

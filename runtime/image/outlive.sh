@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs an executor's Java, and stays for some seconds after it has ended well.
+# Runs an executor's Java, and stays for some seconds after it has ended well, and for a stop hook at work.
 #
 # Spark tells its executors to end and deletes their pods in one go. A stop hook that Kubernetes runs in
 # a container which is just ending may leave the pod with the kubelet until its grace is over, and the
@@ -23,9 +23,15 @@ while
     [ "$told" -ne "$heard" ]
 do :; done
 
-if [ "$code" -eq 0 ] && [ "$told" -eq 0 ]; then
-    trap 'exit 0' TERM
-    sleep 3 &
-    wait $!
+if [ "$told" -eq 0 ]; then
+    trap 'exit "$code"' TERM
+    if [ "$code" -eq 0 ]; then
+        sleep 3 &
+        wait $!
+    fi
+    while [ -e "${TMPDIR:-/tmp}/moorage-stop-hook" ]; do
+        sleep 1 &
+        wait $!
+    done
 fi
 exit "$code"

@@ -74,6 +74,7 @@ class Hook:
             ["/bin/sh", script],
             env={
                 "PATH": f"{self.folder}:{os.environ['PATH']}",
+                "TMPDIR": str(self.folder),
                 "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@127.0.0.1:7078",
             },
         )
@@ -90,6 +91,10 @@ class Hook:
         assert self.sleeps.read_text() == "\n"
         yield
         self.turns.write_text("\n")
+
+    def keeps_the_container(self):
+        """Whether `outlive.sh` stays for it."""
+        return (self.folder / "moorage-stop-hook").exists()
 
     def ended(self):
         """What Java was told by then; it has ended, by itself or now."""
@@ -126,8 +131,10 @@ def test_an_executor_whose_driver_goes_on_is_told_to_hand_over_and_waited_for(ho
     hook.turn(ASKS)
     assert hook.java.wait() == 0
     assert hook.ended() == ["SIGPWR"]
-    hook.turn()
+    with hook.asleep():
+        assert hook.keeps_the_container()
     assert hook.process.wait() == 0
+    assert not hook.keeps_the_container()
 
 
 def test_an_executor_that_does_not_get_done_is_not_waited_for_any_longer(hook, played):

@@ -38,7 +38,11 @@ def run(tmp_path):
     def run(*arguments, **variables):
         done = subprocess.run(
             [str(SCRIPT), *arguments],
-            env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **variables},
+            env={
+                "PATH": f"{tmp_path}:{os.environ['PATH']}",
+                "TMPDIR": str(tmp_path),
+                **variables,
+            },
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -127,7 +131,8 @@ def container(tmp_path):
     def start(java, text, sleep):
         stand_in(tmp_path, "java", java)
         stand_in(tmp_path, "sleep", sleep)
-        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **EXECUTOR}
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        environment = {"PATH": path, "TMPDIR": str(tmp_path), **EXECUTOR}
         process = subprocess.Popen(
             [str(SCRIPT), "executor"], env=environment, stdout=subprocess.PIPE, text=True
         )
@@ -150,6 +155,19 @@ def test_the_container_is_there_for_a_stop_hook_after_java_has_ended_well(contai
         assert process.poll() is None
         process.terminate()
         assert process.wait() == 0
+
+
+def test_the_container_is_there_for_a_stop_hook_at_work_however_java_has_ended(
+    container, held, tmp_path
+):
+    hook = tmp_path / "moorage-stop-hook"
+    assert hook.name in (SCRIPT.parent / "decom.sh").read_text()
+    hook.touch()
+    process = container("exit 7", "outlives 1", sleep=f"echo outlives $1; read nothing <{held}")
+    with held.open("w"):
+        assert process.poll() is None
+        hook.unlink()
+    assert process.wait() == 7
 
 
 @pytest.mark.parametrize(
