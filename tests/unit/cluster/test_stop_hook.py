@@ -4,8 +4,9 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import pytest
@@ -77,6 +78,7 @@ class Hook:
                 "TMPDIR": str(self.folder),
                 "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@127.0.0.1:7078",
             },
+            start_new_session=True,
         )
 
     def turn(self, count=1):
@@ -103,6 +105,9 @@ class Hook:
         return self.java.stdout.read().split()
 
     def close(self):
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, SIGKILL)  # with what it sleeps by
         for process in (self.process, self.java):
             if process is not None:
                 process.kill()
