@@ -77,6 +77,11 @@ def unit_of(time_ms: int) -> str:
     return ""
 
 
+def since_text(moment: datetime, now: datetime) -> str:
+    """How long ago a moment was, as `age_text` has it; one that is to come is now."""
+    return age_text(max(0, int((now - moment).total_seconds()))) or ""
+
+
 def age_text(seconds: int | None) -> str | None:
     """The two largest units: `45s`, `12m05s`, `3h07m`, `9d04h`."""
     if seconds is None:

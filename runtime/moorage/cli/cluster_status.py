@@ -31,7 +31,7 @@ from moorage.cli.watch import Shown
 from moorage.driver.run_status import RunStatus
 from moorage.driver.views import SubtaskView
 from moorage.queryable import EndpointConnection
-from moorage.texts import age_text, size_text, watermark_text
+from moorage.texts import since_text, size_text, watermark_text
 from moorage_api.driver import ENDPOINT_PORT, STATUS_PATH, certificate_name
 from moorage_state.errors import MoorageError, UserError
 from moorage_state.server.addresses import split_address
@@ -371,5 +371,4 @@ def age_of(moment: str | None, now: datetime) -> str:
     """How long ago a time of the cluster's was."""
     if not moment:
         return "-"
-    then = datetime.fromisoformat(moment)
-    return age_text(max(0, int((now - then).total_seconds()))) or "-"
+    return since_text(datetime.fromisoformat(moment), now)

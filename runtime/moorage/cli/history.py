@@ -13,7 +13,7 @@ import typer
 from moorage.cli.output import Output, complain, print_document, print_table
 from moorage.offline.listing import CheckpointRow, Listing, SavepointRow, list_snapshots
 from moorage.offline.lookup import directories_of, of_a_job
-from moorage.texts import age_text, size_text
+from moorage.texts import since_text, size_text
 from moorage_state.stores.addresses import child
 
 _GONE = {"retired", "unfinished"}
@@ -88,8 +88,6 @@ def _savepoint(one: SavepointRow) -> Entry:
 
 
 def _row(one: Entry, now: datetime) -> tuple[str | int | None, ...]:
-    age = None
-    if one.completedAt is not None:
-        age = age_text(max(0, int((now - one.completedAt).total_seconds())))
+    age = None if one.completedAt is None else since_text(one.completedAt, now)
     size = None if one.sizeBytes is None else size_text(one.sizeBytes)
     return one.name, one.type, one.state, one.epoch, size, age, one.message or one.path

@@ -5,7 +5,7 @@ Decides how it looks, for a job on this machine and for one on a cluster; `statu
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from rich.console import Group, RenderableType
@@ -15,7 +15,7 @@ from rich.tree import Tree
 from moorage.cli.output import one_line
 from moorage.driver.run_status import RunStatus
 from moorage.driver.views import SubtaskView
-from moorage.texts import age_text, duration_text, size_text, watermark_text
+from moorage.texts import duration_text, since_text, size_text, watermark_text
 
 _WRONG = "red"
 _ASIDE = "dim"
@@ -56,7 +56,7 @@ class JobTree:
     drivers: Sequence[DriverBranch] = ()
     others: Sequence[Worker] = ()
     missing: str = ""
-    ends: Sequence[str] = field(default=())
+    ends: Sequence[str] = ()
 
 
 def drawn(tree: JobTree, room: int | None = None) -> RenderableType:
@@ -140,7 +140,7 @@ def run_facts(found: RunStatus, now: datetime) -> Iterator[str]:
     odd += f", {found.null_keys:,} with a null key" if found.null_keys else ""
     yield f"stream: epoch {found.epoch}, {rows}{odd}, state {size_text(found.state_bytes)}"
     if found.epoch_began is not None:
-        yield f"epoch {found.epoch + 1} under way for {age(found.epoch_began, now)}"
+        yield f"epoch {found.epoch + 1} under way for {since_text(found.epoch_began, now)}"
     for one in found.watermarks:
         yield f"watermark of {one.uid}: {watermark_text(one.time_ms, one.held_by, now)}"
     groups = f"{found.parallelism} subtasks of {found.max_parallelism} key groups"
@@ -164,8 +164,3 @@ def workers_at(places: dict[str, list[SubtaskView]]) -> list[Worker]:
     if "" in places:
         found.append(Worker("without state, on any executor", places[""]))
     return found
-
-
-def age(moment: datetime, now: datetime) -> str:
-    """How long ago that was."""
-    return age_text(max(0, int((now - moment).total_seconds()))) or ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moorage.cli.output import waiting_bar
-from moorage.texts import age_text
+from moorage.texts import since_text
 from moorage_state.errors import MoorageError, Retryable
 
 if TYPE_CHECKING:
@@ -88,6 +88,6 @@ def waits_for(before: "RunStatus", now: "RunStatus") -> tuple[str, str]:
     if now.phase != "running":
         return f"waiting for the end of {now.phase}", ""
     if now.epoch == before.epoch and now.epoch_began is not None:
-        age = age_text(max(0, int((datetime.now(UTC) - now.epoch_began).total_seconds())))
+        age = since_text(now.epoch_began, datetime.now(UTC))
         return f"waiting for epoch {now.epoch + 1} to end", f", under way for {age}"
     return "taken between two epochs", ""

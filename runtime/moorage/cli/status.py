@@ -15,7 +15,6 @@ from rich.text import Text
 from moorage.cli.job_tree import (
     DriverBranch,
     JobTree,
-    age,
     by_place,
     drawn,
     run_facts,
@@ -24,7 +23,7 @@ from moorage.cli.job_tree import (
 )
 from moorage.cli.output import Output, complain, table_lines
 from moorage.cli.watch import Shown, Watch, show
-from moorage.texts import size_text, snapshot_size_text
+from moorage.texts import since_text, size_text, snapshot_size_text
 from moorage_state.errors import MoorageError, UserError
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _row(found: "RunStatus", now: datetime) -> tuple[str | int | None, ...]:
         found.parallelism,
         found.epoch,
         round(found.rows_per_second),
-        age(last.completed_at, now) if last else None,
+        since_text(last.completed_at, now) if last else None,
         found.rewinds,
         found.checkpoint_dir,
     )
@@ -133,7 +132,9 @@ def run_tree(found: "RunStatus", now: datetime) -> JobTree:
     counts = f"{found.completed_checkpoints} completed, {found.failed_checkpoints} failed"
     taken, kept = "none yet", "none by this run"
     if last is not None:
-        taken = f"{last.checkpoint_id}, {age(last.completed_at, now)} ago, epoch {last.epoch}, "
+        taken = (
+            f"{last.checkpoint_id}, {since_text(last.completed_at, now)} ago, epoch {last.epoch}, "
+        )
         taken += snapshot_size_text(last.bytes_total, last.bytes_uploaded)
     if savepoint is not None:
         kept = f"{savepoint.name}, epoch {savepoint.epoch}, {size_text(savepoint.bytes_total)}"
@@ -172,7 +173,9 @@ def _stored(job: str, now: datetime) -> Shown:
 
 
 def _goes_on_from(job: str, point: "Description", now: datetime) -> Iterator[str]:
-    taken = f"chk-{point.checkpoint_id}, {age(point.created_at, now)} ago, epoch {point.epoch}"
+    taken = (
+        f"chk-{point.checkpoint_id}, {since_text(point.created_at, now)} ago, epoch {point.epoch}"
+    )
     yield f"it would go on from {taken}, {size_text(point.bytes)}"
     for operator in point.operators:
         yield f"{operator.uid}: {operator.parallelism} subtasks, {size_text(operator.bytes)}"

@@ -27,7 +27,7 @@ from moorage.page.parts import (
     count_text,
     moment_text,
 )
-from moorage.texts import age_text, duration_text, event_time_text, size_text
+from moorage.texts import age_text, duration_text, event_time_text, since_text, size_text
 
 _PHASES = {
     "plan": "plan",
@@ -81,7 +81,7 @@ def page_of_run(facts: RunFacts, now: datetime, clean: Clean) -> Page:
     progress = facts.progress
     problems = [
         Problem(
-            f"{moment_text(one.at)}, {_age(one.at, now)} ago{_again(one)}",
+            f"{moment_text(one.at)}, {since_text(one.at, now)} ago{_again(one)}",
             _told(f"{one.code}: {one.message}", clean),
             advice_for(one.code),
         )
@@ -116,16 +116,14 @@ def _again(one: ProblemPoint) -> str:
     return f", {one.times:,} times since {moment_text(one.first)}" if one.times > 1 else ""
 
 
-def _age(moment: datetime, now: datetime) -> str:
-    return age_text(max(0, int((now - moment).total_seconds()))) or ""
-
-
 def _overview(now: JobProgress, at: datetime, clean: Clean) -> Section:
     begun = bool(now.parallelism)
     restored = clean(now.restored_from or "nothing: an empty start")
     spread = f"{now.parallelism:,} of {now.max_parallelism:,} key groups"
     last = now.last_checkpoint
-    newest = f"{last.checkpoint_id}, {_age(last.completed_at, at)} ago" if last else "none yet"
+    newest = (
+        f"{last.checkpoint_id}, {since_text(last.completed_at, at)} ago" if last else "none yet"
+    )
     pairs = [
         ("Epoch", f"{now.epoch:,}"),
         ("Newest checkpoint", newest),
@@ -140,7 +138,7 @@ def _overview(now: JobProgress, at: datetime, clean: Clean) -> Section:
         ("Null keys", f"{now.odd.null_keys:,}"),
     ]
     if now.epoch_began is not None:
-        under_way = f"epoch {now.epoch + 1:,}, for {_age(now.epoch_began, at)}"
+        under_way = f"epoch {now.epoch + 1:,}, for {since_text(now.epoch_began, at)}"
         pairs.insert(1, ("Under way", under_way))
     if now.lag_rows is not None:
         pairs.append(("Waiting in sources", f"{now.lag_rows:,} rows"))
