@@ -283,31 +283,31 @@ class KeyedStateStore:
 
     def plain_value(self, handle: Any) -> tuple[StateSchema, str] | None:
         """Schema and declared type of a value state that is stored as it is; None for others."""
-        if _is_plain_value(handle):
-            for name, known in self._handles.items():
-                if known is handle:
-                    return self._schemas[name], self._declared[name].type
-        return None
+        found = self._recorded(handle)
+        return found if _is_plain_value(handle) else None
 
     def plain_namespaced(
         self, handle: Any, *, lists: bool = False
     ) -> tuple[StateSchema, str] | None:
         """The same of a state that has one value, unstamped, for each namespace; or a list."""
-        for name, known in self._handles.items():
-            schema = self._schemas[name]
-            if known is handle and schema.namespace_types:
-                of_kind = schema.kind == "list" if lists else schema.kind not in {"list", "map"}
-                plain = of_kind and schema.ttl_ms is None
-                return (schema, self._declared[name].type) if plain else None
-        return None
+        found = self._recorded(handle)
+        if found is None or not found[0].namespace_types or found[0].ttl_ms is not None:
+            return None
+        kind = found[0].kind
+        return found if (kind == "list" if lists else kind not in {"list", "map"}) else None
 
     def plain_map(self, handle: Any) -> tuple[StateSchema, str] | None:
         """The same of a map, unstamped, whose keys are long numbers."""
-        for name, known in self._handles.items():
-            schema = self._schemas[name]
-            if known is handle and schema.key_type == "bigint" and not schema.namespace_types:
-                return (schema, self._declared[name].type) if schema.ttl_ms is None else None
-        return None
+        found = self._recorded(handle)
+        if found is None or found[0].namespace_types or found[0].ttl_ms is not None:
+            return None
+        return found if found[0].key_type == "bigint" else None
+
+    def _recorded(self, handle: Any) -> tuple[StateSchema, str] | None:
+        """Schema and declared type of the state that a handle is of; None where it is of none."""
+        names = (name for name, known in self._handles.items() if known is handle)
+        name = next(names, None)
+        return None if name is None else (self._schemas[name], self._declared[name].type)
 
     def codec_of(self, descriptor: StateDescriptor) -> StateCodec:
         """How values of a registered state are written, and read also where it had other types."""

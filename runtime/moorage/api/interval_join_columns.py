@@ -18,19 +18,21 @@ from moorage.api.join_columns import (
     Portions,
     Rows,
     SelectedPairs,
+    aside,
     each_pair,
+    forget,
+    put_rows,
     register_earliest,
     require_times,
     rows_of,
     shifted,
+    stored_rows,
 )
 from moorage.api.join_functions import SIDES
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction
 from moorage.api.waiting_rows import INTERVAL_ROWS, waiting_rows
 from moorage.api.window_times import Numbers, instants, require_known
-from moorage_state.columnar.codec import fitted
 from moorage_state.keyed import TimeDomain
-from moorage_state.types import parse_type
 
 
 class IntervalPairs(KeyedBatchFunction):
@@ -74,9 +76,9 @@ class IntervalPairs(KeyedBatchFunction):
         for side, (name, kind) in enumerate(zip(SIDES, self._types, strict=True)):
             column = table.column(name)
             mine = np.asarray(column.is_valid())
-            yield from self._aside(side, column.filter(pa.array(mine & late)))
+            yield from aside(self, self._late[side], column.filter(pa.array(mine & late)))
             places = np.flatnonzero(mine & ~late)
-            rows = fitted(column.take(pa.array(places)), parse_type(kind))
+            rows = stored_rows(column, places, kind)
             new.append(Rows(ctx.key_index[places], times[places], rows))
         known = self._known
         known.begin(keys)
@@ -111,8 +113,7 @@ class IntervalPairs(KeyedBatchFunction):
                 found = Rows(*ctx.get_map_entries(state, due[first:end]))
                 portions.rows += len(found.keys)
                 gone = shifted(found.times, wait) <= watermark
-                nothing = pa.nulls(int(gone.sum()))
-                ctx.put_map_values(state, found.keys[gone], found.times[gone], nothing)
+                forget(ctx, state, found.keys[gone], found.times[gone])
                 stays = found.take(np.flatnonzero(~gone))
                 left.append(rows_of(stays.keys, stays.times, stays.rows))
             self._register(ctx, left)
@@ -123,13 +124,6 @@ class IntervalPairs(KeyedBatchFunction):
         # A row of the end of time is forgotten with the job's input: there is no later time.
         pairs = zip(waiting, self._waits, strict=True)
         register_earliest(ctx, *((rows.keys, shifted(rows.times, wait)) for rows, wait in pairs))
-
-    def _aside(self, side: int, rows: pa.StructArray) -> Iterator[Any]:
-        tag = self._late[side]
-        if tag is None:
-            self.late_rows_dropped += len(rows)
-        elif len(rows):
-            yield tag, pa.RecordBatch.from_struct_array(rows)
 
     def _pairs(self, lefts: Rows, rights: Rows) -> Iterator[pa.RecordBatch]:
         lower, upper = self._bounds
@@ -148,14 +142,11 @@ class IntervalPairs(KeyedBatchFunction):
         """Let rows wait, behind those of the same time that wait already."""
         if not len(new.keys):
             return
-        firsts = new.firsts()
-        keys, times = new.keys[firsts], new.times[firsts]
+        keys, times = new.cells()
         begins, ends = old.spans(keys, times, times)
-        if (ends > begins).any():
-            places = np.concatenate([there for _, there in each_pair(begins, ends - begins)])
-            new = old.take(places).merged(new)
-            firsts = new.firsts()
-        ctx.put_map_values(self._states[side], keys, times, new.lists(firsts))
+        there = [places for _, places in each_pair(begins, ends - begins)]
+        same = old.take(np.concatenate(there)) if there else NO_ROWS
+        put_rows(ctx, self._states[side], same, new)
 
 
 class _Known:

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from moorage.api.vectorized import BatchContext
+from moorage.api.functions import OutputTag
+from moorage.api.vectorized import BatchContext, KeyedBatchFunction
+from moorage.api.window_times import Numbers, firsts_of
 from moorage.api.windows import MAX_TIME, MIN_TIME
+from moorage_state.columnar.codec import fitted
+from moorage_state.types import parse_type
 
-Numbers = NDArray[np.int64]
 _MADE = 1 << 17
 _FIRST_KEYS, _MOST_KEYS = 256, 4096
 MOST_ROWS = 1 << 17
@@ -57,16 +59,10 @@ class Rows:
         rows = pa.concat_arrays([self.rows, later.rows])
         return Rows(keys[order], times[order], rows.take(pa.array(order)))
 
-    def firsts(self) -> Numbers:
-        """Where another key or time begins."""
-        changed = np.ones(len(self.keys), bool)
-        changed[1:] = (self.keys[1:] != self.keys[:-1]) | (self.times[1:] != self.times[:-1])
-        return np.flatnonzero(changed)
-
-    def lists(self, firsts: Numbers) -> pa.ListArray:
-        """The rows of each key and time; see `firsts`."""
-        offsets = pa.array(np.append(firsts, len(self.keys)), pa.int32())
-        return pa.ListArray.from_arrays(offsets, self.rows)
+    def cells(self) -> tuple[Numbers, Numbers]:
+        """Their keys and times, each pair once."""
+        firsts = firsts_of(self.keys, self.times)
+        return self.keys[firsts], self.times[firsts]
 
     def spans(self, keys: Numbers, earliest: Numbers, latest: Numbers) -> tuple[Numbers, Numbers]:
         """Where those of a key begin and end whose times are not before and not after others.
@@ -84,6 +80,39 @@ class Rows:
         begins = np.searchsorted(places, keys * width + np.searchsorted(known, earliest))
         after = np.searchsorted(known, latest, side="right")
         return begins, np.searchsorted(places, keys * width + after)
+
+
+def stored_rows(column: pa.Array, places: Numbers, kind: str) -> pa.StructArray:
+    """Some rows of a column, as a state of this DDL type has them."""
+    return fitted(column.take(pa.array(places)), parse_type(kind))
+
+
+def put_rows(ctx: BatchContext, state: Any, old: Rows, new: Rows) -> None:
+    """Let rows wait.
+
+    Args:
+        old: what waits already of their keys and times, and stays before them.
+    """
+    rows = old.merged(new)
+    firsts = firsts_of(rows.keys, rows.times)
+    offsets = pa.array(np.append(firsts, len(rows.keys)), pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, rows.rows)
+    ctx.put_map_values(state, rows.keys[firsts], rows.times[firsts], lists)
+
+
+def forget(ctx: BatchContext, state: Any, keys: Numbers, times: Numbers) -> None:
+    """Remove what waits of these keys at these times."""
+    ctx.put_map_values(state, keys, times, pa.nulls(len(keys)))
+
+
+def aside(
+    function: KeyedBatchFunction, tag: OutputTag | None, late: pa.StructArray
+) -> Iterator[Any]:
+    """Late rows to their side output; without one they are counted as dropped."""
+    if tag is None:
+        function.late_rows_dropped += len(late)
+    elif len(late):
+        yield tag, pa.RecordBatch.from_struct_array(late)
 
 
 NO_ROWS = Rows(np.zeros(0, np.int64), np.zeros(0, np.int64), pa.array([], pa.struct([])))

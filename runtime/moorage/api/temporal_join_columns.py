@@ -16,18 +16,20 @@ from moorage.api.join_columns import (
     Portions,
     Rows,
     SelectedPairs,
+    aside,
     each_pair,
+    forget,
+    put_rows,
     register_earliest,
     require_times,
     rows_of,
+    stored_rows,
 )
 from moorage.api.join_functions import SIDES
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction
 from moorage.api.waiting_rows import ROWS, latest, versions, waiting_rows
 from moorage.api.windows import MIN_TIME
-from moorage_state.columnar.codec import fitted
 from moorage_state.keyed import TimeDomain
-from moorage_state.types import parse_type
 
 
 class LatestPairs(KeyedBatchFunction):
@@ -54,7 +56,7 @@ class LatestPairs(KeyedBatchFunction):
         came, rows = (table.column(side) for side in SIDES)
         is_version = np.asarray(came.is_valid())
         place = np.flatnonzero(is_version)
-        new = fitted(came.take(pa.array(place)), parse_type(self._type))
+        new = stored_rows(came, place, self._type)
         versions_of = ctx.key_index[place]
         which = np.flatnonzero(~is_version)
         index = ctx.key_index[which]
@@ -115,17 +117,18 @@ class VersionedPairs(KeyedBatchFunction):
         came, waiting = (table.column(side) for side in SIDES)
         is_version = np.asarray(came.is_valid())
         place = np.flatnonzero(is_version)
-        kept = fitted(came.take(pa.array(place)), parse_type(version))
+        kept = stored_rows(came, place, version)
         # Of several versions of one time the last one counts; a late one holds for later rows.
         ctx.put_map_values(self._versions, ctx.key_index[place], times[place], kept)
         late = ~is_version & (times <= ctx.current_watermark())
-        if self._late is None:
-            self.late_rows_dropped += int(late.sum())
-        elif late.any():
-            yield self._late, pa.RecordBatch.from_struct_array(waiting.filter(pa.array(late)))
+        yield from aside(self, self._late, waiting.filter(pa.array(late)))
         place = np.flatnonzero(~is_version & ~late)
-        rows = fitted(waiting.take(pa.array(place)), parse_type(row))
-        self._keep(ctx, Rows(ctx.key_index[place], times[place], rows))
+        if len(place):
+            rows = stored_rows(waiting, place, row)
+            new = Rows(ctx.key_index[place], times[place], rows)
+            index, at = new.cells()
+            old = rows_of(index, at, ctx.get_map_values(self._rows, index, at))
+            put_rows(ctx, self._rows, old, new)
         register_earliest(ctx, (ctx.key_index[~late], times[~late]))
 
     def on_timers(self, keys: pa.Array, timers: DueTimers, ctx: BatchContext) -> Iterator[Any]:  # noqa: ARG002
@@ -143,12 +146,11 @@ class VersionedPairs(KeyedBatchFunction):
             rows = rows_of(done.keys, done.times, done.rows)
             portions.rows = len(known.keys) + len(rows.keys)
             yield from self._joined(rows, known)
-            ctx.put_map_values(self._rows, done.keys, done.times, pa.nulls(len(done.keys)))
+            forget(ctx, self._rows, done.keys, done.times)
             until = np.full_like(some, watermark)
             begins, ends = known.spans(some, np.full_like(some, MIN_TIME), until)
             for _, old in each_pair(begins, np.maximum(ends - begins - 1, 0)):
-                gone = pa.nulls(len(old))
-                ctx.put_map_values(self._versions, known.keys[old], known.times[old], gone)
+                forget(ctx, self._versions, known.keys[old], known.times[old])
             later = known.times > watermark
             register_earliest(
                 ctx, (known.keys[later], known.times[later]), (lists.keys[~now], lists.times[~now])
@@ -162,15 +164,3 @@ class VersionedPairs(KeyedBatchFunction):
             version = pa.array(ends[some] - 1, mask=~there[some])
             sides = Picked(rows.rows, some), Picked(known.rows, version)
             yield self._selected.batch(left=sides[0], right=sides[1])
-
-    def _keep(self, ctx: BatchContext, new: Rows) -> None:
-        """Let rows wait, behind those of the same time that wait already."""
-        if not len(new.keys):
-            return
-        firsts = new.firsts()
-        keys, times = new.keys[firsts], new.times[firsts]
-        old = rows_of(keys, times, ctx.get_map_values(self._rows, keys, times))
-        if len(old.keys):
-            new = old.merged(new)
-            firsts = new.firsts()
-        ctx.put_map_values(self._rows, keys, times, new.lists(firsts))

@@ -5,7 +5,7 @@ read and sorted is there for the others. Called by the joins that keep rows.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from moorage_state.descriptors import MapStateDescriptor, ValueStateDescriptor
@@ -45,6 +45,15 @@ class _OfOneKey:
     def _forget(self) -> None:
         self._times: list[int] | None = None
 
+    def _load(self) -> Iterable[int]:
+        """The times that the state has."""
+        return self._state.keys()  # type: ignore[no-any-return]  # a handle, of whatever kind
+
+    def _in_order(self) -> list[int]:
+        if self._times is None:
+            self._times = sorted(self._load())
+        return self._times
+
     def turn_of(self, key: Any) -> None:
         """Which key is the current one."""
         if key != self._key:
@@ -62,6 +71,10 @@ class WaitingRows(_OfOneKey):
     def _forget(self) -> None:
         super()._forget()
         self._rows: dict[int, list[Any]] = {}
+
+    def _load(self) -> Iterable[int]:
+        self._rows = dict(self._state.entries())
+        return self._rows
 
     @property
     def first(self) -> int | None:
@@ -98,12 +111,6 @@ class WaitingRows(_OfOneKey):
         """The times, up to this one, of which rows wait."""
         times = self._in_order()
         return times[: bisect_right(times, last)]
-
-    def _in_order(self) -> list[int]:
-        if self._times is None:
-            self._rows = dict(self._state.entries())
-            self._times = sorted(self._rows)
-        return self._times
 
     def take(self, at: int) -> list[Any]:
         """The rows of a time, which are forgotten."""
@@ -148,8 +155,3 @@ class Versions(_OfOneKey):
         following = times[later] if later < len(times) else None
         del times[:older]
         return following
-
-    def _in_order(self) -> list[int]:
-        if self._times is None:
-            self._times = sorted(self._state.keys())
-        return self._times

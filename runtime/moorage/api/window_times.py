@@ -67,6 +67,13 @@ def instants(times: Numbers) -> pa.Array:
     return pa.array(times * 1000).view(pa.timestamp("us", "UTC"))
 
 
+def firsts_of(keys: Numbers, times: Numbers) -> Numbers:
+    """Where another key or time begins."""
+    changed = np.ones(len(keys), bool)
+    changed[1:] = (keys[1:] != keys[:-1]) | (times[1:] != times[:-1])
+    return np.flatnonzero(changed)
+
+
 class Pairs(NamedTuple):
     """Rows, once for each window that they are in, by key and window.
 
@@ -89,11 +96,7 @@ class Pairs(NamedTuple):
 
     def firsts(self) -> Numbers:
         """Where another key or window begins."""
-        if not len(self.keys):
-            return np.zeros(0, np.int64)
-        changed = np.ones(len(self.keys), bool)
-        changed[1:] = (self.keys[1:] != self.keys[:-1]) | (self.starts[1:] != self.starts[:-1])
-        return np.flatnonzero(changed)
+        return firsts_of(self.keys, self.starts)
 
 
 class WindowTimes:
