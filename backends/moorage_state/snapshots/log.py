@@ -180,6 +180,11 @@ class LogWriter:
         return self._fence
 
     @property
+    def fenced(self) -> bool:
+        """Whether a higher fence has shown, so that every call raises Fenced; never waits."""
+        return self._fenced_because is not None
+
+    @property
     def owner(self) -> Owner:
         """The owner in the log, with the id of the lineage."""
         owner = current_owner(self.entries)

@@ -35,13 +35,11 @@ from moorage.page.render import drawn_run
 from moorage.redaction import RedactingFormatter, Redactor
 from moorage_api import StatefulSparkJob
 from moorage_api.driver import DriverEnd
-from moorage_state.errors import Fenced, MoorageError, StoreDenied, StoreUnavailable
-from moorage_state.snapshots import LogWriter
+from moorage_state.errors import Fenced, MoorageError
 
 if TYPE_CHECKING:
     from moorage.driver.environment import JobEnvironment
 
-SECONDS = 10.0
 _log = logging.getLogger("moorage.driver")
 Runner = Callable[
     [StatefulSparkJob, Path, RunOptions, Callable[[JobProgress], None]],
@@ -54,43 +52,6 @@ _GIVE_WAY_SECONDS = 0.0005
 
 _TEARDOWN_SECONDS = 8.0
 """For Spark and servers to end, once it is known how the job ended; a pod has a little more."""
-
-
-class FenceWatch:
-    """Reads the log's new entries every few seconds, until it is closed or the fence is lost.
-
-    Args:
-        storage: told why the store cannot be used, or that it can (empty).
-    """
-
-    def __init__(
-        self, writer: LogWriter, storage: Callable[[str], None], seconds: float = SECONDS
-    ) -> None:
-        self._writer = writer
-        self._storage = storage
-        self._seconds = seconds
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="fence-watch", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Look no more; does not wait for a look that is under way."""
-        self._closed.set()
-
-    def _watch(self) -> None:
-        while not self._closed.wait(self._seconds):
-            try:
-                self._writer.watch()
-            except Fenced:
-                return  # who must know has been told by the writer
-            except (StoreUnavailable, StoreDenied) as error:
-                self._storage(str(error))
-            except MoorageError as error:
-                _log.warning("fence_not_watched: %s", error)
-            except Exception:  # noqa: BLE001 - whatever it is, the next look may tell
-                _log.exception("fence_not_watched")
-            else:
-                self._storage("")
 
 
 class Interrupted(MoorageError):
@@ -150,7 +111,6 @@ class DriverProcess:
         self._clock = clock
         self._events: queue.SimpleQueue[_Signal | _Ended] = queue.SimpleQueue()
         self._stop = threading.Event()
-        self._watch: FenceWatch | None = None
         self._known = False
         self._cut_off = ""
         self._left = 0.0
@@ -204,8 +164,6 @@ class DriverProcess:
             self._tear_down()
             return status
         finally:
-            if self._watch is not None:
-                self._watch.close()
             self.requests.close("the driver has ended")
             endpoint.close()
 
@@ -227,8 +185,8 @@ class DriverProcess:
                 requests=self.requests,
                 lookups=self._lookups,
                 orders=self._mounted.orders,
-                claimed=self._claimed,
                 fenced=self._fenced,
+                storage=self.board.storage,
                 ended=self._job_ended,
                 environment=_environment(self._mounted, self._places),
             )
@@ -257,9 +215,6 @@ class DriverProcess:
         if progress.last_checkpoint != before.last_checkpoint and progress.last_checkpoint:
             done = progress.last_checkpoint
             _log.info("checkpoint: id=%d epoch=%d", done.checkpoint_id, done.epoch)
-
-    def _claimed(self, writer: LogWriter) -> None:
-        self._watch = FenceWatch(writer, self.board.storage)
 
     def _fenced(self, reason: str) -> None:
         """Another driver goes on: nothing here may be waited for, and nothing more be written."""

@@ -190,6 +190,8 @@ class Checkpointer:
             Fenced: another driver took over.
             MoorageError: the run cannot go on, or too many checkpoints failed in a row.
         """
+        if self._writer.fenced:
+            self._writer.settle()  # a job that has nothing to do would not find out
         self._background.take()
         # So that those that completed no longer stand in the way of the next one.
         self._carry_out(at)

@@ -6,9 +6,11 @@ restore point is chosen before the fence is claimed, so that the choice cannot m
 
 import contextlib
 import datetime
+import logging
 import os
 import socket
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -21,7 +23,13 @@ from moorage.driver.refusals import (
 from moorage.driver.reporter import Reporter
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import RunOptions
-from moorage_state.errors import StoreDenied, UserError
+from moorage_state.errors import (
+    Fenced,
+    MoorageError,
+    StoreDenied,
+    StoreUnavailable,
+    UserError,
+)
 from moorage_state.snapshots import (
     AdoptionNeeded,
     CheckpointStore,
@@ -37,12 +45,52 @@ from moorage_state.snapshots import (
 from moorage_state.stores import MemoryStore, open_store
 from moorage_state.stores.addresses import opened
 
+_log = logging.getLogger(__name__)
+_WATCH_SECONDS = 10.0
+
+
+class FenceWatch:
+    """Reads the log's new entries every few seconds, until it is closed or the fence is lost.
+
+    Args:
+        storage: told why the store cannot be used, or that it can (empty).
+    """
+
+    def __init__(
+        self, writer: LogWriter, storage: Callable[[str], object], seconds: float = _WATCH_SECONDS
+    ) -> None:
+        self._writer = writer
+        self._storage = storage
+        self._seconds = seconds
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="fence-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more; does not wait for a look that is under way."""
+        self._closed.set()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._seconds):
+            try:
+                self._writer.watch()
+            except Fenced:
+                return  # who must know has been told by the writer
+            except (StoreUnavailable, StoreDenied) as error:
+                self._storage(str(error))
+            except MoorageError as error:
+                _log.warning("fence_not_watched: %s", error)
+            except Exception:  # noqa: BLE001 - whatever it is, the next look may tell
+                _log.exception("fence_not_watched")
+            else:
+                self._storage("")
+
 
 @contextlib.contextmanager
 def hold_lineage(
     settings: JobSettings, options: RunOptions, reporter: Reporter
 ) -> Iterator[tuple[LogWriter, CheckpointStore]]:
-    """Hold the checkpoint directory's lock and fence.
+    """Hold the checkpoint directory's lock and fence, and see to it that a lost one is noticed.
 
     Raises:
         StoreRefused: the directory is missing, unreadable, held or owned by another.
@@ -52,9 +100,11 @@ def hold_lineage(
     with _lock(settings, options, reporter):
         writer, store = _claim(settings, options)
         reporter.claimed(writer.lineage, writer.fence)
-        if options.claimed is not None:
-            options.claimed(writer)
-        yield writer, store
+        watch = FenceWatch(writer, options.storage)
+        try:
+            yield writer, store
+        finally:
+            watch.close()
 
 
 def _claim(settings: JobSettings, options: RunOptions) -> tuple[LogWriter, CheckpointStore]:

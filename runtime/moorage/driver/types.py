@@ -33,7 +33,6 @@ from moorage.driver.views import (
 if TYPE_CHECKING:
     from moorage.driver.environment import JobEnvironment
     from moorage.driver.lookups import StateLookups
-    from moorage_state.snapshots import LogWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +77,9 @@ class RunOptions:
         lookups: where state is asked for, from any thread; the run's own if None.
         orders: an operator's; None on a person's machine. With orders the run takes the
             checkpoint directory from whoever holds it: the fence ends the other one.
-        claimed: called with the writer of the lineage's log once the fence is claimed.
         fenced: called once, with the reason, by the thread that finds the fence lost, before
             anything else happens.
+        storage: told every few seconds why the store cannot be used, or that it can (empty).
         ended: called with how the job ended, before Spark and the servers are ended: what goes
             wrong with those changes nothing of it. Not called if the job did not begin.
     """
@@ -95,8 +94,10 @@ class RunOptions:
     lookups: "StateLookups | None" = field(default=None, compare=False, repr=False)
     orders: Orders | None = None
     environment: "JobEnvironment | None" = field(default=None, compare=False, repr=False)
-    claimed: Callable[["LogWriter"], object] | None = field(default=None, compare=False, repr=False)
     fenced: Callable[[str], object] | None = field(default=None, compare=False, repr=False)
+    storage: Callable[[str], object] = field(
+        default=lambda _problem: None, compare=False, repr=False
+    )
     ended: Callable[["RunResult | BaseException"], object] = field(
         default=lambda _result: None, compare=False, repr=False
     )

@@ -22,7 +22,7 @@ import yaml
 from moorage_testing.jobs import wait_until
 
 from moorage.cluster import main
-from moorage.cluster.main import DriverProcess, FenceWatch, spare_collector
+from moorage.cluster.main import DriverProcess, spare_collector
 from moorage.cluster.orders import read_orders
 from moorage.cluster.termination import Termination
 from moorage.driver.refusals import AdoptRequired, RestorePointCorrupt, RestorePointNotFound
@@ -34,8 +34,6 @@ from moorage.http_server import HttpServer
 from moorage.redaction import Redactor
 from moorage_api.driver import DriverEnd
 from moorage_state.errors import Bug, Fenced, LocalDiskError, StoreUnavailable
-from moorage_state.snapshots import LogWriter, Owner
-from moorage_state.stores import MemoryStore
 
 from .conftest import AT, TOKEN, mounted_files
 
@@ -505,36 +503,7 @@ def test_broken_orders_end_the_process_with_a_report(tmp_path):
     assert "start.json" in end.message
 
 
-# -- the fence of a job that does nothing ---------------------------------------------------------
-
-
-def test_an_idle_driver_finds_out_that_it_was_replaced():
-    store, said, storage = MemoryStore("fence-watch"), list[str](), list[str]()
-    owner = Owner("c", "n", "j", "u")
-    writer = LogWriter.claim(store, owner, "first", fenced=said.append)
-    watch = FenceWatch(writer, storage.append, seconds=0.01)
-    wait_until(lambda: storage, 10, "a look")
-    assert said == []
-    LogWriter.claim(store, owner, "second")
-    wait_until(lambda: said, 10, "the other to be seen")
-    assert "second" in said[0]
-    watch.close()
-
-
-def test_an_idle_driver_finds_out_that_its_store_is_away(monkeypatch):
-    storage: list[str] = []
-    writer = LogWriter.claim(MemoryStore("fence-watch-2"), Owner("c", "n", "j", "u"), "first")
-    error = [StoreUnavailable("away"), Bug("something else"), KeyError("not even ours")]
-
-    def watch_log() -> None:
-        if error:
-            raise error.pop(0)
-
-    monkeypatch.setattr(writer, "watch", watch_log)
-    watch = FenceWatch(writer, storage.append, seconds=0.01)
-    wait_until(lambda: len(storage) >= 2, 10, "two looks")
-    watch.close()
-    assert storage[:2] == ["away", ""]
+# -- a fence that is lost at the end --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["the end is told", "all is published"])

@@ -99,6 +99,19 @@ def test_without_a_new_epoch_there_is_no_periodic_checkpoint(make_job):
     assert job.fleet.snapshots == [1]
 
 
+def test_a_job_with_nothing_to_do_ends_once_another_one_was_seen_to_go_on(make_job):
+    job = make_job()
+    job.commit("a")
+    job.due()
+    assert job.settle() == [1]
+    LogWriter.claim(job.objects, OWNER, "another")
+    assert job.poll() == []
+    with pytest.raises(Fenced):
+        job.writer.watch()
+    with pytest.raises(Fenced, match="another"):
+        job.poll()
+
+
 def test_what_is_uploaded_within_an_epoch_is_published_within_it(make_job):
     job = make_job(publishes_commits=True, changelog=ChangelogOptions(True, 60.0, 1))
     job.commit("a")

@@ -1,13 +1,17 @@
-"""Which directories of a manifest are made, so that an unmounted volume is never an empty store."""
+"""Which directories are made, so that an unmounted volume is no empty store; the fence's watch."""
 
 import os
 import tempfile
 from pathlib import Path
 
 import pytest
+from moorage_testing.jobs import wait_until
 
-from moorage.driver.lineage import make_directory
+from moorage.driver.lineage import FenceWatch, make_directory
 from moorage.driver.refusals import StoreRefused
+from moorage_state.errors import Bug, StoreUnavailable
+from moorage_state.snapshots import LogWriter, Owner
+from moorage_state.stores import MemoryStore
 
 VOLUME = Path("/dev/shm")
 
@@ -63,3 +67,32 @@ def test_what_is_no_folder_is_told_with_its_reason(tmp_path):
 
 def test_other_stores_are_left_alone():
     make_directory("state.checkpointDir", "s3://bucket/first/checkpoints")
+
+
+def test_an_idle_job_finds_out_that_it_was_replaced():
+    store, said, storage = MemoryStore("fence-watch"), list[str](), list[str]()
+    owner = Owner("c", "n", "j", "u")
+    writer = LogWriter.claim(store, owner, "first", fenced=said.append)
+    watch = FenceWatch(writer, storage.append, seconds=0.01)
+    wait_until(lambda: storage, 10, "a look")
+    assert said == []
+    LogWriter.claim(store, owner, "second")
+    wait_until(lambda: said, 10, "the other to be seen")
+    assert "second" in said[0]
+    watch.close()
+
+
+def test_an_idle_job_finds_out_that_its_store_is_away(monkeypatch):
+    storage: list[str] = []
+    writer = LogWriter.claim(MemoryStore("fence-watch-2"), Owner("c", "n", "j", "u"), "first")
+    error = [StoreUnavailable("away"), Bug("something else"), KeyError("not even ours")]
+
+    def watch_log() -> None:
+        if error:
+            raise error.pop(0)
+
+    monkeypatch.setattr(writer, "watch", watch_log)
+    watch = FenceWatch(writer, storage.append, seconds=0.01)
+    wait_until(lambda: len(storage) >= 2, 10, "two looks")
+    watch.close()
+    assert storage[:2] == ["away", ""]
