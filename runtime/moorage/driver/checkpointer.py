@@ -190,14 +190,14 @@ class Checkpointer:
             Fenced: another driver took over.
             MoorageError: the run cannot go on, or too many checkpoints failed in a row.
         """
-        if self._writer.fenced:
-            self._writer.settle()  # a job that has nothing to do would not find out
         self._background.take()
         # So that those that completed no longer stand in the way of the next one.
         self._carry_out(at)
         # Without a new epoch a periodic checkpoint would be the one before once more.
         if epoch > self._covered_epoch or self._works or self._lists_next:
             self._coordinator.on_time(self._clock())
+        elif self._writer.fenced:
+            self._writer.settle()  # raises: nothing else would, while there is nothing to do
         if self._commits_now(epoch):
             self._coordinator.trigger_checkpoint()
         if self._materialization is not None and not self._works and epoch > self._covered_epoch:
