@@ -2,11 +2,11 @@
 
     python cluster_life.py HOME ORDERS
 
-ORDERS is JSON: `seed`, `executors`, `parallelism`, `state` and `spec` of the job, and whether there
-are `faults`; perhaps the file of another `job`. SIGTERM lets the job take a last checkpoint and
-end; everything else is up to the faults, and to whoever kills this process. What was done is in
-`HOME/faults.log`; without faults, what the driver's JVM holds after a collection is in
-`HOME/heap.log`, in bytes.
+ORDERS is JSON: `seed`, `executors`, `parallelism`, `state` and `spec` of the job, whether there are
+`faults`, and by what they are further apart than usual (`calm`); perhaps the file of another `job`.
+SIGTERM lets the job take a last checkpoint and end; everything else is up to the faults, and to
+whoever kills this process. What was done is in `HOME/faults.log`; without faults, what the driver's
+JVM holds after a collection is in `HOME/heap.log`, in bytes.
 """
 
 import json
@@ -74,9 +74,12 @@ class Volumes(Sidecars):
 class Faults:
     """What goes wrong in a life, one thing after the other."""
 
-    def __init__(self, home: Path, seed: int, sidecars: Volumes, options: RunOptions) -> None:
+    def __init__(
+        self, home: Path, orders: dict[str, Any], sidecars: Volumes, options: RunOptions
+    ) -> None:
         self._home = home
-        self._rng = random.Random(seed)
+        self._rng = random.Random(orders["seed"])
+        self._calm = orders.get("calm", 1)
         self._sidecars = sidecars
         self._options = options
         self._number = 0
@@ -95,7 +98,9 @@ class Faults:
 
     def work(self) -> None:
         began, pace = time.monotonic(), 0.0
-        while not self._options.stop.wait(self._rng.uniform(*PAUSE_SECONDS) * (pace or 1.0)):
+        while not self._options.stop.wait(
+            self._rng.uniform(*PAUSE_SECONDS) * (pace or 1.0) * self._calm
+        ):
             executors = sorted(set(self.owners.values()) & set(self._sidecars.processes))
             if not executors:
                 continue
@@ -172,7 +177,7 @@ def live(home: Path, orders: dict[str, Any]) -> None:
             local_dir=home / "scratch",
             orders=Orders("chaos", "uid", f"life-{os.getpid()}"),
         )
-        faults = Faults(home, orders["seed"], sidecars, options)
+        faults = Faults(home, orders, sidecars, options)
         placing = AnchoredPlacement.pin
 
         def pinned(self: AnchoredPlacement, owners: Mapping[int, str]) -> None:

@@ -52,7 +52,8 @@ LAST_SECONDS = 600.0
 WEATHER_SECONDS = (2.0, 8.0)
 LEAST_FAULTS = 3
 MOST_IDLE_LIVES = 4
-"""In a row that commit nothing: more, and the job is stuck."""
+"""In a row that commit nothing, each with faults further apart than the one before: more, and the
+job is stuck."""
 
 
 @dataclass
@@ -92,7 +93,7 @@ class World:
     stalled: list[Life] = field(default_factory=list)
     woken: list[Life] = field(default_factory=list)
 
-    def orders(self, *, faults: bool) -> dict[str, Any]:
+    def orders(self, *, faults: bool, calm: int = 1) -> dict[str, Any]:
         address = S3Address.parse(self.url)
         where = f"s3://{address.bucket}/{address.prefix}"
         options = self.backends[len(self.lives) % len(self.backends)]
@@ -110,12 +111,17 @@ class World:
             "state": state,
             "spec": {"sinks": {"publishWith": publishing}} if "changelog" in options else {},
             "faults": faults,
+            "calm": calm,
         }
 
     @contextmanager
-    def life(self, *, faults: bool) -> Iterator["Life"]:
-        """A driver; nothing that it started is left in the end, unless it was stalled."""
-        orders, mark = self.orders(faults=faults), uuid.uuid4().hex
+    def life(self, *, faults: bool, calm: int = 1) -> Iterator["Life"]:
+        """A driver; nothing that it started is left in the end, unless it was stalled.
+
+        Args:
+            calm: by what faults are further apart.
+        """
+        orders, mark = self.orders(faults=faults, calm=calm), uuid.uuid4().hex
         spark = self.home / f"spark-{mark}"
         settings = {
             "SPARK_HOME": str(spark_home(spark)),
@@ -198,8 +204,8 @@ def storm(world: World, seconds: float) -> None:
     """Lives with faults until they have run for so long; each ends by a kill, or as it is told."""
     idle, fed, run = 0, 0.0, 0.0
     while run < seconds:
-        before = world.told_of["epoch"]
-        with world.life(faults=True) as life:
+        before, calm = world.told_of["epoch"], 1 + idle
+        with world.life(faults=True, calm=calm) as life:
             driver = life.process
             started = began = time.monotonic()
             latest, lasts = started + START_SECONDS, None
@@ -208,7 +214,7 @@ def storm(world: World, seconds: float) -> None:
                     # From here on: how long a start takes says something about the machine.
                     began = time.monotonic()
                     pace = pace_of(began - started)
-                    lasts = min(world.rng.uniform(*LIFE_SECONDS) * pace, seconds)
+                    lasts = min(world.rng.uniform(*LIFE_SECONDS) * pace * calm, seconds)
                     latest = began + lasts
                     world.wake()
                 if time.monotonic() - fed >= FILE_SECONDS:
