@@ -1,7 +1,7 @@
 """`spark.json`: the settings of Spark that follow from the spec and from how the pods are made.
 
-They win over the job's own sparkConf; what the engine needs wins over both. The runtime adds what
-only the driver's pod knows: the master's address and its own.
+They win over the job's own sparkConf, but for `DEFAULTS`; what the engine needs wins over both. The
+runtime adds what only the driver's pod knows: the master's address and its own.
 """
 
 from moorage_api import JobSpec
@@ -13,6 +13,16 @@ from moorage_operator.children.pods import executor_template, local_settings
 from moorage_operator.world import Meta
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+DEFAULTS = {
+    # Spark's watch takes a pod that is deleted by force for one that runs, and once it has ended,
+    # as when the API server is restarted, it is not opened again. Then only looking tells.
+    "spark.kubernetes.executor.apiPollingInterval": "5s",
+    "spark.ui.enabled": "false",
+    # Its pages ask for no token: whoever reaches them may look, and end no stage.
+    "spark.ui.killEnabled": "false",
+}
+"""What a job may set otherwise in its sparkConf."""
 
 
 def spark_settings(meta: Meta, spec: JobSpec, order: StartOrder) -> dict[str, str]:
@@ -26,9 +36,7 @@ def spark_settings(meta: Meta, spec: JobSpec, order: StartOrder) -> dict[str, st
         "spark.blockManager.port": str(BLOCK_MANAGER_PORT),
         "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104  the pod's own network
         "spark.driver.port": str(DRIVER_PORT),
-        "spark.ui.enabled": spec.spark_conf.get("spark.ui.enabled", "false"),
-        # Its pages ask for no token: whoever reaches them may look, and end no stage.
-        "spark.ui.killEnabled": spec.spark_conf.get("spark.ui.killEnabled", "false"),
+        **{name: spec.spark_conf.get(name, usual) for name, usual in DEFAULTS.items()},
     }
     return dict(sorted(settings.items()))
 

@@ -19,7 +19,7 @@ from moorage_api.sizing import (
     least_sidecar_memory,
     sidecar_memory,
 )
-from moorage_operator.children.spark_conf import spark_settings
+from moorage_operator.children.spark_conf import DEFAULTS, spark_settings
 
 MIB = 1 << 20
 CORES = st.integers(1, 64)
@@ -82,7 +82,7 @@ LOCAL = [
 
 @pytest.mark.parametrize("local", LOCAL, ids=lambda local: local["type"])
 def test_no_job_can_set_what_the_operator_sets(local):
-    """Each setting of ours in a job's own sparkConf is refused; Spark's own pages are free."""
+    """Each setting of ours in a job's own sparkConf is refused; those with a default are free."""
     state = {**SMALL["state"], "local": local}
     settings = spark_settings(META, JobSpec.model_validate({**SMALL, "state": state}), ORDER)
     for key in settings:
@@ -98,7 +98,8 @@ def test_no_job_can_set_what_the_operator_sets(local):
             )
         except ValueError:
             continue
-        assert bool(cluster_problems(job)) == (not key.startswith("spark.ui.")), key
+        assert bool(cluster_problems(job)) == (key not in DEFAULTS), key
+        assert (spark_settings(META, job.spec, ORDER)[key] == "x") == (key in DEFAULTS), key
 
 
 def test_settings_are_texts_and_hold_no_secret(spec, meta, order):
