@@ -91,8 +91,9 @@ def _security(spec: JobSpec) -> dict[str, str]:
         **local,
         "spark.authenticate": "true",
         "spark.authenticate.secret.file": SPARK_SECRET_FILE,
+        # Never the token's file beside it: that is read once, and its token ends, on some clouds
+        # within an hour. Where none is named Spark's client reads the account's anew.
         "spark.kubernetes.authenticate.caCertFile": f"{_ACCOUNT}/ca.crt",
-        "spark.kubernetes.authenticate.oauthTokenFile": f"{_ACCOUNT}/token",
         # Else they only prove that they know it, and talk in the clear.
         "spark.network.crypto.enabled": "true",
     }

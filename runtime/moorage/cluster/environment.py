@@ -46,6 +46,10 @@ _MASTER = "k8s://https://kubernetes.default.svc:443"
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TEMPLATE = "/etc/moorage/config/executor.yaml"
 _PREFER_IPV6 = "-Djava.net.preferIPv6Addresses=true"
+_AS_THE_ACCOUNT = "-Dkubernetes.auth.tryKubeConfig=false"
+"""Spark asks Kubernetes as its pod's account, whatever kubeconfig an image has: with its token as
+it is by then. One that Spark is given is read once, and ends."""
+
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
 
@@ -100,7 +104,7 @@ def cluster_conf(
     }
     family = [_PREFER_IPV6] if pod and pod.is_ipv6 else []
     further = {
-        "spark.driver.extraJavaOptions": family,
+        "spark.driver.extraJavaOptions": [*family, *([_AS_THE_ACCOUNT] if pod else [])],
         "spark.executor.extraJavaOptions": [*family, *_log_options(settings)],
     }
     for key, options in further.items():
@@ -127,7 +131,6 @@ def _pod_conf(pod: Pod) -> dict[str, str]:
         "spark.driver.blockManager.port": "7079",
         "spark.kubernetes.namespace": pod.namespace,
         "spark.kubernetes.driver.pod.name": pod.name,
-        "spark.kubernetes.authenticate.oauthTokenFile": f"{_ACCOUNT}/token",
         "spark.kubernetes.authenticate.caCertFile": f"{_ACCOUNT}/ca.crt",
         "spark.kubernetes.executor.podTemplateFile": _TEMPLATE,
         "spark.kubernetes.executor.podTemplateContainerName": "executor",

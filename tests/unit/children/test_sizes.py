@@ -107,6 +107,7 @@ def test_settings_are_texts_and_hold_no_secret(spec, meta, order):
     assert all(isinstance(value, str) and value for value in settings.values())
     assert "s3" not in json.dumps({k: v for k, v in settings.items() if "label" not in k})
     assert settings["spark.authenticate.secret.file"] == "/etc/moorage/token/spark-file"
+    assert not [name for name in settings if "oauthToken" in name]
 
 
 def test_a_request_for_cpu_of_its_own_reaches_spark(spec, meta, order):

@@ -84,6 +84,13 @@ def test_who_configures_sparks_log_configures_that_of_executors(settings, tmp_pa
     assert log_options(settings) == {}
 
 
+def test_spark_asks_as_the_account_of_its_pod_with_no_token_that_was_read_once(settings):
+    conf = cluster_conf(settings, {}, POD)
+    assert not [name for name in conf if "oauthToken" in name]
+    options = conf["spark.driver.extraJavaOptions"].split()
+    assert "-Dkubernetes.auth.tryKubeConfig=false" in options
+
+
 def test_on_an_ipv6_cluster_spark_listens_there_and_is_told_of_it(settings):
     pod = Pod("clicks-3-driver", "team", "fd00::7")
     conf = cluster_conf(settings, {}, pod)
