@@ -162,21 +162,27 @@ class Bug(MoorageError):
 
 
 def error_to_wire(error: MoorageError) -> dict[str, object]:
-    """Return `error` as plain data: `{"code": str, "args": [str, ...]}`."""
-    return {"code": error.code, "args": [str(arg) for arg in error.args]}
+    """Return `error` as plain data: `{"code": str, "args": [str, ...], "bases": [str, ...]}`.
+
+    `bases` are the codes of what it is a kind of, the nearest first.
+    """
+    bases = [kind.code for kind in type(error).__mro__[1:] if issubclass(kind, MoorageError)]
+    return {"code": error.code, "args": [str(arg) for arg in error.args], "bases": bases}
 
 
 def error_from_wire(data: Mapping[str, object]) -> MoorageError:
     """Return the error that `error_to_wire` described.
 
-    A code that this version does not know (the peer is newer) becomes a plain `MoorageError`
-    which still carries the text.
+    A code that is not known here (the peer is newer, or has imported what this process has not)
+    becomes the nearest of its bases that is; without any, a plain `MoorageError` which still
+    carries the text.
     """
-    code, args = str(data.get("code", "")), data.get("args", ())
+    code, args, bases = str(data.get("code", "")), data.get("args", ()), data.get("bases", ())
     texts = [str(arg) for arg in args] if isinstance(args, list | tuple) else [str(args)]
-    for kind in _all_classes(MoorageError):
-        if kind.code == code:
-            return kind(*texts)
+    known = {kind.code: kind for kind in reversed([*_all_classes(MoorageError)])}
+    for one in [code, *(bases if isinstance(bases, list | tuple) else ())]:
+        if one in known:
+            return known[one](*texts)
     return MoorageError(f"unknown error from peer: code={code} {' '.join(texts)}")
 
 

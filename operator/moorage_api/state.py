@@ -218,6 +218,13 @@ class StateSpec(Model):
         return self.changelog or asked
 
     @property
+    def keeps_checkpoints_with_driver(self) -> bool:
+        """Whether checkpoints are no files, as far as the manifest says it."""
+        chosen = "jobmanager" if self.backend == "jobmanager" else "filesystem"
+        storage = self.options.get("state.checkpoint-storage", chosen)
+        return storage.strip().lower() in {"jobmanager", "driver"}
+
+    @property
     def names_own_backend(self) -> bool:
         """Whether the backend is a class that the job or its image brings."""
         return self.effective_backend not in BACKENDS

@@ -23,6 +23,12 @@ _NOT_YET: tuple[_Rule, ...] = (
         "leave it out, or use rocksdb",
     ),
     (
+        "spec.state.changelog",
+        lambda job: job.spec.state.has_changelog and job.spec.state.keeps_checkpoints_with_driver,
+        "is true, and checkpoints are kept with the driver (state.checkpoint-storage)",
+        "leave it out, or set the option state.checkpoint-storage to filesystem",
+    ),
+    (
         "spec.sinks.publishWith",
         lambda job: job.spec.sinks.publish_with == "commit" and not job.spec.state.has_changelog,
         "is commit, and each checkpoint would be a copy of all state",
@@ -93,7 +99,6 @@ _CLUSTER_ONLY = (
     "spec.image_pull_policy",
     "spec.profile",
     "spec.desired_state",
-    "spec.scaling.mode",
     "spec.scaling.autoscaler",
     "spec.scaling.floor",
     "spec.scaling.cooldown",

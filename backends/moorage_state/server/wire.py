@@ -15,7 +15,8 @@ proves nothing to another, whose token may be another one.
 Request header: msgpack [operation, [arguments]]; those of an operation of `RangeApi` begin with the
 lease. The argument that holds the bulk of a call (`BULK_ARGUMENTS`) travels as the payload instead:
 `stage` as it is, all others as msgpack.
-Reply header: msgpack nil, or {"code", "args"} of an error; its payload is the msgpack result.
+Reply header: msgpack nil, or {"code", "args", "bases"} of an error; its payload is the msgpack
+result.
 Before the reply of a long call may come any number of messages with the header true and no payload:
 the call has got on since the one before.
 `together` makes several calls with one message: its argument says whether they go on after one that

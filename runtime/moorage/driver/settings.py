@@ -162,7 +162,8 @@ class JobSettings:
         if changelog is not None and max_state_size is not None:
             raise IllegalConfigurationError(
                 f"a changelog needs checkpoints that are files: key=spec.state.changelog "
-                f"value=true setting={CHECKPOINT_STORAGE_KEY}; leave one of them out"
+                f"value=true backend={or_default(named)} setting={CHECKPOINT_STORAGE_KEY}; leave "
+                f"the changelog out, or set {CHECKPOINT_STORAGE_KEY} to filesystem"
             )
         return cls(
             name=job.metadata.name,

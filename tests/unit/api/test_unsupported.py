@@ -57,6 +57,32 @@ def test_what_this_release_cannot_do_is_said_and_not_passed_over(manifest, path,
 
 
 @pytest.mark.parametrize(
+    ("backend", "storage", "refused"),
+    [
+        ("jobmanager", None, True),
+        ("jobmanager", "filesystem", False),
+        ("rocksdb", "JobManager", True),
+        ("hashmap", "driver", True),
+        (None, "driver", True),
+        (None, None, False),
+        ("filesystem", None, False),
+    ],
+)
+def test_a_changelog_is_refused_where_checkpoints_are_no_files(manifest, backend, storage, refused):
+    changes: dict[str, object] = {"spec.state.changelog": True}
+    if backend:
+        changes["spec.state.backend"] = backend
+    if storage:
+        changes["spec.state.options"] = {"state.checkpoint-storage": storage}
+    found = local_run_report(job(manifest, changes)).unsupported
+    assert [one.field for one in found] == ["spec.state.changelog"] * refused
+
+
+def test_the_mode_of_rescales_counts_on_one_machine_too(manifest):
+    assert local_run_report(job(manifest, {"spec.scaling.mode": "Restart"})).ignored == ()
+
+
+@pytest.mark.parametrize(
     "backend", ["rocksdb", "hashmap", "forst", "jobmanager", "filesystem", "a.b.C", "a.b:C", "a:C"]
 )
 def test_backends_and_their_options_are_supported(manifest, backend):

@@ -1,6 +1,9 @@
 """`moorage state get --live`: one key of a running job, by its socket or its driver's endpoint."""
 
 import json
+import os
+import subprocess
+import sys
 import tempfile
 from concurrent.futures import Future
 from datetime import UTC, datetime
@@ -13,11 +16,12 @@ from moorage.cluster.endpoint import Endpoint
 from moorage.cluster.metrics import DriverMetrics
 from moorage.driver.control import ControlServer, control_path
 from moorage.driver.lookup_requests import LookupRequest
-from moorage.driver.lookups import StateLookups
+from moorage.driver.lookups import StateLookups, StateMoving
 from moorage.driver.requests import Requests
 from moorage.driver.run_status import run_status
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import JobProgress
+from moorage.engine.kv_states import UnknownKvState
 from moorage.redaction import Redactor
 from moorage_api import load_manifest
 
@@ -128,6 +132,29 @@ def test_a_job_that_does_not_run_is_said_to_be_started(moorage, job_file):
     status, out, err = moorage("state", "get", "--live", job_file, "counts", "ann")
     assert (status, out) == (2, "")
     assert "the job does not run on this machine" in err
+
+
+def test_a_process_that_knows_little_of_a_job_takes_its_refusals_as_what_they_are(
+    job_file, running
+):
+    class Refuses(Answers):
+        def submit(self, request):
+            self.questions.append(request)
+            answered: Future[Any] = Future()
+            moves = len(self.questions) == 1
+            why = StateMoving("moving") if moves else UnknownKvState("there are: counts")
+            answered.set_exception(why)
+            return answered
+
+    answers = running(Refuses("value", 1))
+    ask = [
+        *(sys.executable, "-m", "moorage.cli", "state", "get", "--live", str(job_file)),
+        *("nothing", "ann"),
+    ]
+    environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    asked = subprocess.run(ask, capture_output=True, text=True, env=environment, check=False)
+    assert (asked.returncode, asked.stderr) == (2, "moorage: there are: counts\n")
+    assert len(answers.questions) == 2, "it asks again while state moves"
 
 
 def test_a_job_on_a_cluster_is_asked_by_the_address_of_its_endpoint(moorage, tmp_path):

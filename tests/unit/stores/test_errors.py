@@ -8,6 +8,7 @@ from moorage_state.errors import (
     MoorageError,
     Retryable,
     StoreUnavailable,
+    UserError,
     error_from_wire,
     error_to_wire,
 )
@@ -44,6 +45,26 @@ def test_an_unknown_code_keeps_its_text() -> None:
     error = error_from_wire({"code": "from_the_future", "args": ["hello"]})
     assert type(error) is MoorageError
     assert "from_the_future hello" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("bases", "kind"),
+    [
+        (["newer_still", "store_unavailable", "retryable", "moorage_error"], StoreUnavailable),
+        (["user_error", "moorage_error"], UserError),
+    ],
+)
+def test_an_unknown_code_is_taken_as_what_it_is_a_kind_of(
+    bases: list[str], kind: type[MoorageError]
+) -> None:
+    wire = {"code": "from_the_future", "args": ["hello"], "bases": bases}
+    error = error_from_wire(wire)
+    assert (type(error), str(error)) == (kind, "hello")
+
+
+def test_an_error_says_on_the_wire_what_it_is_a_kind_of() -> None:
+    bases = error_to_wire(StoreUnavailable("x"))["bases"]
+    assert bases == ["retryable", "moorage_error"]
 
 
 def test_an_unavailable_store_is_retryable() -> None:
