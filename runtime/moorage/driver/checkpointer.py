@@ -26,6 +26,7 @@ from moorage.driver.coordination import (
 )
 from moorage.driver.housekeeping import Background, Housekeeper
 from moorage.driver.manifests import (
+    LOG_BASE,
     Boundary,
     CheckpointReport,
     ManifestMaker,
@@ -171,6 +172,8 @@ class Checkpointer:
             self._ids.pass_over(manifest.checkpoint_id)
         if self._coordinator.base_id:
             self._base, self._covered_epoch = manifest, manifest.epoch
+            if self._materialization is not None:
+                self._materialization.restored(manifest.extra.get(LOG_BASE))
         else:
             # After a restore from elsewhere this lineage has no checkpoint of that epoch yet.
             self._covered_epoch = max(0, manifest.epoch - 1)
@@ -450,6 +453,7 @@ class Checkpointer:
             base,
             attempt=self._requesters.attempt_at(effect.options.target_location),
             staged=list(self._staged),
+            log_base_ms=log.base_ms if log else None,
         )
         self._works[checkpoint_id] = work
         self._coordinator.triggered(checkpoint_id)

@@ -86,6 +86,10 @@ WINDOWS = "windows"
 TIMES = "times"
 """In a manifest's extra: how long its steps took, for people; see `CheckpointTimes`."""
 
+LOG_BASE = "log_base_ms"
+"""In a manifest's extra: when the copy was made that its log begins with, in milliseconds since
+1970; not there without a changelog."""
+
 SPARK_VERSION = "spark_version"
 """In a manifest's extra: the Spark that wrote it."""
 
@@ -363,6 +367,8 @@ class Work:
     """Of a savepoint: the id of the request for it."""
     staged: list[Staged] = field(default_factory=list)
     """Output that was not published at its trigger: a newer one may be the first to publish it."""
+    log_base_ms: int | None = None
+    """As `LOG_BASE`."""
     uploaded: FleetUpload | None = None
     """Set last of all by the thread that uploads."""
     acknowledged: bool = False
@@ -475,9 +481,10 @@ class SnapshotWriter:
             address, digest, manifest = self._write_savepoint(work, whole, now)
         else:
             manifest = self._manifests.make(*given, work.base)
-            manifest = replace(
-                manifest, extra={**manifest.extra, TIMES: _times(work, work.uploaded)}
-            )
+            more = {TIMES: _times(work, work.uploaded)}
+            if work.log_base_ms is not None:
+                more[LOG_BASE] = work.log_base_ms
+            manifest = replace(manifest, extra={**manifest.extra, **more})
             address = self._store.complete(self._writer, manifest, now).manifest_key
         work.manifest = manifest
         work.report = CheckpointReport(

@@ -7,6 +7,7 @@ checkpointer, under the run's epoch lock.
 """
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -44,6 +45,7 @@ class Materialization:
 
     Args:
         options: the job's.
+        wall: seconds since 1970.
 
     Attributes:
         uploads: whether a copy waits for its checkpoint, or is on its way to the store.
@@ -56,13 +58,16 @@ class Materialization:
         background: Background,
         reporter: Reporter,
         clock: Callable[[], float],
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._options = options
         self._fleet = fleet
         self._background = background
         self._reporter = reporter
         self._clock = clock
+        self._wall = wall
         self._last = clock()
+        self._base_at = self._copied_at = wall()
         self._failures = 0
         self._copied: int | None = None
         self._lists: int | None = None
@@ -71,6 +76,20 @@ class Materialization:
         self._persisted = 0
         self._persists = False
         self._asked = float("-inf")
+
+    def restored(self, base_ms: int | None) -> None:
+        """The run goes on with the log that a checkpoint lists; what that said of its base.
+
+        Else the log of runs that are all shorter than the interval would grow without end.
+        """
+        now = self._wall()
+        self._base_at = min(now, base_ms / 1000) if base_ms is not None else now
+        self._last = self._clock() - (now - self._base_at)
+
+    @property
+    def base_ms(self) -> int:
+        """When what the next checkpoint begins with was copied, in milliseconds since 1970."""
+        return int(1000 * (self._copied_at if self.waits else self._base_at))
 
     @property
     def unlisted(self) -> tuple[int, ...]:
@@ -92,12 +111,12 @@ class Materialization:
         if self.waits:
             self._lists = checkpoint_id
         if not builds:
-            self._last = self._clock()
+            self._last, self._base_at = self._clock(), self._wall()
             return "log"  # which begins with a copy
         due = options.materializes and self._clock() - self._last >= options.interval_seconds
         if not due or self._copied is not None:
             return "log"
-        self._copied, self.uploads = checkpoint_id, True
+        self._copied, self.uploads, self._copied_at = checkpoint_id, True, self._wall()
         return "log and copy"
 
     def ahead(self, epoch: int) -> None:
@@ -142,7 +161,7 @@ class Materialization:
                 partial(self._materialized, checkpoint_id),
             )
         elif checkpoint_id == self._lists:
-            self._copied = self._lists = None
+            self._copied, self._lists, self._base_at = None, None, self._copied_at
 
     def aborted(self, checkpoint_id: int) -> None:
         """A checkpoint failed: a copy that it took goes, and one that it was the first to list."""

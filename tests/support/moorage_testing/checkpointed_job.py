@@ -148,9 +148,17 @@ class Job:
 
     Args:
         sinks: real ones, which then publish in place of a stand-in.
+        goes_on: from the newest checkpoint, as with real sinks.
     """
 
-    def __init__(self, objects: Any = None, sinks: Sequence[SinkNode] = (), **changes: Any) -> None:
+    def __init__(
+        self,
+        objects: Any = None,
+        sinks: Sequence[SinkNode] = (),
+        *,
+        goes_on: bool = False,
+        **changes: Any,
+    ) -> None:
         self.now = 100.0
         self.sinks = sinks
         self.epoch = 0
@@ -211,7 +219,7 @@ class Job:
             reporter=self.reporter,
             clock=lambda: self.now,
         )
-        newest = checkpoints.load_latest(self.writer.entries) if sinks else None
+        newest = checkpoints.load_latest(self.writer.entries) if sinks or goes_on else None
         if newest is not None:
             path = checkpoint_path(newest.manifest.checkpoint_id)
             self.completed.begin_from(newest.manifest, path)
@@ -220,7 +228,7 @@ class Job:
         self.writer.append(Run(self.writer.fence, 0, begins))
         if isinstance(keeper, OutputKeeper):
             list(keeper.restore(0, found))
-            self.epoch = found.epoch if found else 0
+        self.epoch = found.epoch if found else 0
         self.checkpointer.begin()
 
     def _heard(self, progress: JobProgress) -> None:

@@ -102,11 +102,68 @@ class Later:
         self.works.append(lambda: done(action()))
 
 
-def copies(now):
+def copies(now, wall=None):
     fleet = SimpleNamespace(materialize=lambda _id: SimpleNamespace(bytes_written=1))
     reporter: Any = Reporter(lambda _progress: None)
     background: Any = Later()
-    return Materialization(LOG, fleet, background, reporter, lambda: now[0]), background.works
+    clocks = (lambda: now[0]), (lambda: (wall or now)[0])
+    return Materialization(LOG, fleet, background, reporter, *clocks), background.works
+
+
+def test_runs_that_are_all_shorter_than_the_interval_take_a_copy_now_and_then():
+    now, wall = [0.0], [1_000.0]
+    one, _ = copies(now, wall)
+    assert one.way(1, builds=False) == "log"
+    assert one.base_ms == 1_000_000
+    # A driver that begins counts its own time anew.
+    for begins in (1_025.0, 1_050.0):
+        now, wall = [7.0], [begins]
+        then, one = one.base_ms, copies(now, wall)[0]
+        one.restored(then)
+        assert one.way(2, builds=True) == "log"
+        assert one.base_ms == 1_000_000
+    now[0], wall[0] = now[0] + 10.0, wall[0] + 10.0
+    assert one.way(3, builds=True) == "log and copy"
+
+
+def test_what_a_log_begins_with_is_as_old_as_the_copy_that_it_lists():
+    now = [100.0]
+    one, works = copies(now)
+    one.restored(50_000)
+    now[0] = 120.0
+    assert one.way(4, builds=True) == "log and copy"
+    assert one.base_ms == 50_000
+    one.completed(4)
+    now[0] = 130.0
+    works.pop()()
+    one.way(5, builds=True)
+    assert one.base_ms == 120_000
+    one.aborted(5)
+    assert one.base_ms == 50_000, "the copy is gone with the first checkpoint that listed it"
+
+
+@pytest.mark.parametrize("base_ms", [None, 10**15])
+def test_a_base_of_unknown_age_is_as_old_as_the_run(base_ms):
+    now = [100.0]
+    one, _ = copies(now)
+    one.restored(base_ms)
+    now[0] += 59.0
+    assert one.way(4, builds=True) == "log"
+    now[0] += 1.0
+    assert one.way(5, builds=True) == "log and copy"
+
+
+def test_the_next_driver_is_told_how_old_the_log_is(make_job):
+    before = make_job(changelog=LOG)
+    take(before)
+    base_ms = before.checkpointer._materialization.base_ms
+    before.checkpointer._materialization._base_at -= 40.0
+    take(before)
+    after = make_job(objects=before.objects, changelog=LOG, goes_on=True)
+    assert after.checkpointer._materialization.base_ms == base_ms - 40_000
+    after.now += 21.0
+    take(after)
+    assert after.fleet.ways == ["log and copy"]
 
 
 def test_a_checkpoint_that_began_before_the_copy_was_there_does_not_list_it():
