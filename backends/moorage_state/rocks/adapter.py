@@ -221,10 +221,12 @@ class Standing:
         """The values of `keys` in their order, None where absent."""
         read = self._held().__getitem__
         found: list[bytes | None] = []
+        # After a key that is not there it goes on behind it: what came before stays found.
+        left = iter(keys)
         with translated(self.path):
-            for key in keys:
+            while len(found) < len(keys):
                 try:
-                    found.append(read(key))
+                    found += map(read, left)
                 except Exception as error:  # the binding raises nothing narrower
                     if str(error) != _ABSENT:
                         raise

@@ -101,7 +101,7 @@ def exchange(
             further call is begun anywhere after an error.
     """
     until = None if seconds is None else clock() + seconds
-    with ExitStack() as stack, selectors.DefaultSelector() as selector:
+    with ExitStack() as stack, selectors.PollSelector() as selector:
         talks: dict[int, _Talk] = {}
         answers = {index: Answer() for index in asked}
         # In one order, so that two threads cannot hold up each other.
@@ -153,7 +153,7 @@ class _Waiting:
         for index, talk in self._talks.items():
             self._selector.register(talk.socket, selectors.EVENT_READ, index)
         for index in list(self._talks):
-            self._go_on(index)
+            self._go_on(index, reads=False)
         looked = self._clock()
         while self._talks:
             now = self._clock()
@@ -167,12 +167,12 @@ class _Waiting:
             for key, _ in self._selector.select(left):
                 self._go_on(key.data)
 
-    def _go_on(self, index: int) -> None:
+    def _go_on(self, index: int, *, reads: bool = True) -> None:
         talk = self._talks.get(index)
         if talk is None:
             return  # it has ended since
         try:
-            answer = talk.go_on(self._clock())
+            answer = talk.go_on(self._clock(), reads=reads)
         except (OSError, EOFError) as problem:
             answer = Answer(error=talk.client.broken_by(problem))
         if answer is not None:
@@ -242,8 +242,8 @@ class _Talk:
             ping = encode_message(*OPERATIONS["ping"].encode_request(()))
             self.out = memoryview(bytes(self.out) + ping)
 
-    def go_on(self, now: float) -> Answer | None:
-        """Send and receive what goes without waiting; the answer when it is whole.
+    def go_on(self, now: float, *, reads: bool) -> Answer | None:
+        """Send, and receive if it `reads`, what goes without waiting; the answer when it is whole.
 
         Raises:
             OSError, EOFError: the server is gone.
@@ -254,6 +254,8 @@ class _Talk:
                 self.heard = now
         except _LATER:
             pass
+        if not reads:
+            return None
         try:
             while self._replies:
                 piece = self.socket.recv(_PIECE)
