@@ -192,7 +192,7 @@ class EndpointConnection:
         self._address = address
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         if parts.scheme == "http":
-            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout)
+            self._connection = _WholeMessages(parts.hostname, parts.port, timeout)
             return
         try:
             context = ssl.create_default_context(cafile=ca_file, cadata=ca_data)
@@ -264,7 +264,28 @@ class _Socket:
         """Each question has a connection of its own."""
 
 
-class _NamedServer(http.client.HTTPSConnection):
+class _WholeMessages(http.client.HTTPConnection):
+    """Sends head and body of a request together: the driver wakes up once for both."""
+
+    _pieces: list[bytes] | None = None
+
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        pieces: list[bytes] = []
+        self._pieces = pieces
+        try:
+            super().request(*args, **kwargs)
+        finally:
+            self._pieces = None
+        self.send(b"".join(pieces))
+
+    def send(self, data: Any) -> None:
+        if self._pieces is None:
+            super().send(data)
+        else:
+            self._pieces.append(data)
+
+
+class _NamedServer(_WholeMessages, http.client.HTTPSConnection):
     """Believes a server that shows a certificate of another name than it is reached by."""
 
     def __init__(
