@@ -9,6 +9,7 @@ test compares all of them with Spark.
 import datetime
 import decimal
 from collections.abc import Callable, Iterable, Sequence
+from struct import Struct
 from typing import Any
 
 import xxhash
@@ -24,6 +25,7 @@ _UNIX_DAY = datetime.date(1970, 1, 1).toordinal()
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _hash = xxhash.xxh64_intdigest
+_int32, _int64 = Struct("<i").pack, Struct("<q").pack
 
 
 def key_groups(
@@ -94,14 +96,6 @@ def _bytes_of(parsed: StateType) -> Callable[[Any], bytes]:
     if encode is None:
         raise ValueError(f"a key column cannot be {parsed.ddl}")
     return encode
-
-
-def _int32(value: int) -> bytes:
-    return int(value).to_bytes(4, "little", signed=True)
-
-
-def _int64(value: int) -> bytes:
-    return int(value).to_bytes(8, "little", signed=True)
 
 
 def _decimal(precision: int, scale: int) -> Callable[[decimal.Decimal], bytes]:

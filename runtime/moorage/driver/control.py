@@ -162,7 +162,7 @@ class ControlServer:
         if isinstance(request, StatusRequest):
             return {"status": msgspec.to_builtins(self._status())}
         if isinstance(request, LookupRequest):
-            return {"lookup": self._lookups.submit(request).result()}
+            return {"lookup": msgspec.json.decode(self._lookups.submit(request).result())}
         view = self._requests.put(request).wait()
         if isinstance(request, SavepointRequest):
             return {"savepoint": _plain(_required(view))}

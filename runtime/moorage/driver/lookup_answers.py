@@ -6,7 +6,6 @@ let in who asks.
 
 import asyncio
 
-import msgspec
 from aiohttp import web
 
 from moorage.driver.lookup_requests import MOST_BYTES, LookupRequest, from_json, from_query
@@ -28,7 +27,8 @@ async def look_up(lookups: StateLookups, name: str, request: web.BaseRequest) ->
     try:
         asked = await _asked(name, request)
         future = asyncio.wrap_future(lookups.submit(asked))
-        answer = msgspec.json.encode(await asyncio.wait_for(future, _LOOKUP_SECONDS))
+        async with asyncio.timeout(_LOOKUP_SECONDS):
+            answer = await future
         return web.Response(body=answer, content_type="application/json")
     except TooManyRequests as error:
         raise Refused(429, error.code, str(error), **{"Retry-After": "1"}) from error

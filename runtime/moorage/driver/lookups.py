@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from moorage.driver.lookup_requests import LookupRequest
 from moorage.driver.requests import TooManyRequests
-from moorage.driver.stored_state import StoredState, Wanted
+from moorage.driver.stored_state import StoredState
 from moorage_state.errors import (
     Bug,
     CorruptState,
@@ -89,7 +88,7 @@ class _Asked:
 
     request: LookupRequest
     began: float
-    future: "Future[dict[str, Any]]" = field(default_factory=Future)
+    future: "Future[bytes]" = field(default_factory=Future)
     lookup: "_Lookup | None" = None
 
 
@@ -150,13 +149,18 @@ class StateLookups:
             self._ended.set()
             self._close()
 
-    def submit(self, request: LookupRequest) -> "Future[dict[str, Any]]":
-        """Have a look-up answered by a thread of our own; see `answer` for what its future raises.
+    def submit(self, request: LookupRequest) -> "Future[bytes]":
+        """Have a look-up answered by a thread of our own; its future gives the answer as JSON.
 
         While ranges move it waits without one, so that others are answered meanwhile.
 
         Raises:
             TooManyRequests: more wait than these threads get done soon.
+            JobNotRunning: no job can be asked; this and what follows by the future.
+            NoKvStatesYet: no epoch was committed yet.
+            UnknownKvState: no state has this name.
+            UserError: a key is not of its type, or another part of the question is wrong.
+            StateMoving: ranges are not to be found in time.
         """
         with self._lock:
             if len(self._open) >= _MOST_WAITING:
@@ -170,21 +174,6 @@ class StateLookups:
             self._open.add(asked)
             self._pool.submit(self._work, asked)
         return asked.future
-
-    def answer(self, request: LookupRequest) -> dict[str, Any]:
-        """The answer, as plain JSON data.
-
-        Raises:
-            JobNotRunning: no job can be asked.
-            NoKvStatesYet: no epoch was committed yet.
-            UnknownKvState: no state has this name.
-            UserError: a key is not of its type, or another part of the question is wrong.
-            StateMoving: ranges are not to be found in time.
-        """
-        asked = _Asked(request, self._clock())
-        while (answer := self._step(asked)) is None:
-            self._ended.wait(_PAUSE_SECONDS)
-        return answer
 
     def _work(self, asked: _Asked) -> None:
         try:
@@ -214,7 +203,7 @@ class StateLookups:
     def _finish(
         self,
         asked: _Asked,
-        answer: dict[str, Any] | None = None,
+        answer: bytes = b"",
         *,
         error: BaseException | None = None,
     ) -> None:
@@ -228,9 +217,9 @@ class StateLookups:
         if error is not None:
             asked.future.set_exception(error)
         else:
-            asked.future.set_result(answer or {})
+            asked.future.set_result(answer)
 
-    def _step(self, asked: _Asked) -> dict[str, Any] | None:
+    def _step(self, asked: _Asked) -> bytes | None:
         """The answer, if it can be given now; None: ask again in a moment."""
         result = "refused"
         try:
@@ -246,7 +235,7 @@ class StateLookups:
                 keys = len(asked.request.keys) if result == "answered" else 0
                 self._observe(LookupDone(result, keys, self._clock() - asked.began))
 
-    def _go_on(self, asked: _Asked) -> dict[str, Any] | None:
+    def _go_on(self, asked: _Asked) -> bytes | None:
         source = self._source
         if source is None:
             raise JobNotRunning("the job is not running, so its state cannot be asked for")
@@ -259,7 +248,7 @@ class StateLookups:
                 state = self._state(source, request.name)
                 lookup = asked.lookup = _Lookup(source, state, request, self)
             try:
-                return lookup.shown() if lookup.go_on(until) else None
+                return lookup.answer() if lookup.go_on(until) else None
             except _NOT_OF_THE_TYPE as error:
                 # An epoch may have given the state another type between the two looks.
                 if self._state(source, request.name) is lookup.state:
@@ -369,20 +358,22 @@ class _Lookup:
         self._room = _ANSWER_BYTES
         self._wanted = state.wanted(request)
         # In the order of their bytes, in which a database finds them soonest: so by key group.
-        self._open = sorted(self._wanted, key=attrgetter("under"))
+        self._open = sorted(range(len(request.keys)), key=self._wanted.under.__getitem__)
 
-    def shown(self) -> dict[str, Any]:
+    def answer(self) -> bytes:
         """The answer, once every key has its own."""
         schema = self.state.location.schema
-        return {
-            "format": 1,
-            "queryable": self._request.name,
-            "uid": self.state.location.uid,
-            "state": schema.name,
-            "kind": schema.kind,
-            "byNamespace": self._by_namespace,
-            "results": [one.shown for one in self._wanted],
-        }
+        return msgspec.json.encode(
+            {
+                "format": 1,
+                "queryable": self._request.name,
+                "uid": self.state.location.uid,
+                "state": schema.name,
+                "kind": schema.kind,
+                "byNamespace": self._by_namespace,
+                "results": self._wanted.shown,
+            }
+        )
 
     def go_on(self, until: float) -> bool:
         """Ask for what has no answer yet; False where nothing was found, so that it has to wait.
@@ -391,10 +382,9 @@ class _Lookup:
         """
         while self._open:
             before, problem = len(self._open), self._turn(until)
-            self._open = [one for one in self._open if one.shown is None]
+            self._open = [at for at in self._open if self._wanted.shown[at] is None]
             if self._room <= 0:
-                for one in self._open:
-                    self.state.left_out(one)
+                self.state.left_out(self._wanted, self._open)
                 return True
             if len(self._open) < before:
                 continue
@@ -413,7 +403,7 @@ class _Lookup:
         if places is None:
             return "its ranges are being opened"
         groups = self._by_place(places)
-        asked: dict[int, list[list[Wanted]]] = {}
+        asked: dict[int, list[list[int]]] = {}
         calls: dict[int, list[Call]] = {}
         share = max(_LEAST_BYTES, self._room // max(1, len(groups)))
         for (server, lease), some in groups.items():
@@ -431,37 +421,38 @@ class _Lookup:
                     self._take(about, result)
         return problem
 
-    def _by_place(self, places: "RangePlaces") -> dict[tuple[int, Lease], list[Wanted]]:
+    def _by_place(self, places: "RangePlaces") -> dict[tuple[int, Lease], list[int]]:
         """What has no answer yet, by who has it."""
-        groups: dict[tuple[int, Lease], list[Wanted]] = {}
-        begin = 0
+        found: dict[tuple[int, Lease], list[int]] = {}
+        groups, begin = self._wanted.groups, 0
         while begin < len(self._open):
-            group = self._open[begin].group
+            group = groups[self._open[begin]]
             last = places.group_range(group).end
-            end = bisect_right(self._open, last, begin, key=attrgetter("group"))
-            groups[places.of(self.state.location.uid, group)] = self._open[begin:end]
+            end = bisect_right(self._open, last, begin, key=groups.__getitem__)
+            found[places.of(self.state.location.uid, group)] = self._open[begin:end]
             begin = end
-        return groups
+        return found
 
-    def _calls(
-        self, lease: Lease, some: list[Wanted], share: int
-    ) -> Iterator[tuple[Call, list[Wanted]]]:
+    def _calls(self, lease: Lease, some: list[int], share: int) -> Iterator[tuple[Call, list[int]]]:
+        under = self._wanted.under
         if self._is_point:
-            yield Call("look_up", ([one.under for one in some], share), lease), some
+            yield Call("look_up", ([under[at] for at in some], share), lease), some
             return
         each = max(_LEAST_BYTES, share // len(some))
-        for one in some:
+        for at in some:
             limits = self._request.limit, each
-            yield Call("look_under", (one.under, one.after, *limits), lease), [one]
+            yield Call("look_under", (under[at], self._wanted.after, *limits), lease), [at]
 
-    def _take(self, about: list[Wanted], result: Any) -> None:
+    def _take(self, about: list[int], result: Any) -> None:
         if self._is_point:
             self._room -= sum(map(len, filter(None, result.values)))
-            self.state.show_values(about, result.values, result.epoch, self._now_ms)
+            seen = result.epoch, self._now_ms
+            self.state.show_values(self._wanted, about, result.values, *seen)
             return
         scan = result.scan
         self._room -= sum(map(len, scan.keys)) + sum(map(len, scan.values))
         self.state.show_entries(
+            self._wanted,
             about[0],
             scan.keys,
             scan.values,

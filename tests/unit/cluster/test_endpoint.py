@@ -673,13 +673,13 @@ class Answers:
         self.result = result
         self.asked: list[LookupRequest] = []
 
-    def submit(self, request: LookupRequest) -> "Future[dict[str, Any]]":
+    def submit(self, request: LookupRequest) -> "Future[bytes]":
         self.asked.append(request)
-        future: Future[dict[str, Any]] = Future()
+        future: Future[bytes] = Future()
         if isinstance(self.result, BaseException):
             future.set_exception(self.result)
         else:
-            future.set_result({"results": []})
+            future.set_result(b'{"results":[]}')
         return future
 
 

@@ -7,7 +7,6 @@ import threading
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -256,8 +255,8 @@ def test_state_is_looked_up_over_the_socket(short_path, requests):
     class Answers(StateLookups):
         def submit(self, request):
             asked.append(request)
-            answered: Future[dict[str, Any]] = Future()
-            answered.set_result(many)
+            answered: Future[bytes] = Future()
+            answered.set_result(json.dumps(many).encode())
             return answered
 
     request = LookupRequest("counts", ["a", 'b"\n'], True, "7")

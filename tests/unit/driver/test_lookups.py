@@ -40,6 +40,7 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.errors import UserError
+from moorage_state.formats import read_json
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keygroups import SPARK_XXHASH64, owner
 from moorage_state.keylayout import key_prefix
@@ -169,7 +170,10 @@ class Job:
         return checkpoint_id, self.epoch, self.fleet.upload(checkpoint_id, {}).handles
 
     def ask(self, name, *keys, **more):
-        return self.lookups.answer(LookupRequest(name, list(keys), **more))
+        return self.look_up(LookupRequest(name, list(keys), **more))
+
+    def look_up(self, request):
+        return told(self.lookups.submit(request))
 
     def ask_in_vain(self, name, *keys, match=None):
         """What is not to be found now, however long it is waited for."""
@@ -182,6 +186,11 @@ class Job:
         return [r["value"] for r in self.ask(name, *keys, **more)["results"]]
 
 
+def told(answer):
+    """What a future gives, which must be what JSON has."""
+    return read_json(answer.result(90))
+
+
 class Here(QueryableStateClient):
     """A client that asks a job of this process."""
 
@@ -190,7 +199,7 @@ class Here(QueryableStateClient):
         self.job = job
 
     def look_up(self, request):
-        return self.job.lookups.answer(request)
+        return self.job.look_up(request)
 
 
 def test_many_long_keys_are_asked_for_in_questions_that_the_endpoint_takes():
@@ -281,6 +290,13 @@ def test_every_kind_of_state_is_found_as_state_get_shows_it(job):
     (some,) = job.values("spent", "ann", map_key_prefix="f")
     assert [entry["key"] for entry in some] == ["food", "fuel"]
     assert job.values("seen", "ben") == ["2026-01-02T03:04:05Z"]
+
+
+@pytest.mark.parametrize("name", ["a", "a b", "ä", 'a"b', "a\\b", "class"])
+def test_the_fields_of_a_struct_are_shown_by_their_names(job, name):
+    rows = ValueStateDescriptor("rows", f"struct<`{name}`:bigint, other:string>").queryable("rows")
+    job.run(lambda store: lambda: store.value_state(rows).update((5, None)), ("ann",))
+    assert job.values("rows", "ann") == [{name: 5, "other": None}]
 
 
 def test_windows_are_found_all_together_or_by_their_name(job):
@@ -423,7 +439,7 @@ def test_a_look_up_that_meets_a_rewind_waits_for_its_end(job):
     # The leases of the run before are stale from here on, and an answer by them would be refused.
     job.fleet.places = places
     job.open(base)
-    assert found.result(30)["results"][0]["value"] == 1
+    assert told(found)["results"][0]["value"] == 1
 
 
 def test_where_ranges_do_not_come_to_rest_it_says_what_to_do(job):
@@ -461,7 +477,7 @@ def test_while_parallelism_changes_without_a_restart_no_key_seems_to_have_nothin
     job.ask_in_vain("counts", *keys)
     waiting = job.lookups.submit(LookupRequest("counts", keys))
     job.open(base)
-    assert [r["value"] for r in waiting.result(30)["results"]] == [5] * 200
+    assert [r["value"] for r in told(waiting)["results"]] == [5] * 200
 
 
 def test_a_state_server_that_is_restarted_is_connected_to_anew(job, group):
@@ -482,10 +498,10 @@ def test_look_ups_that_wait_for_a_state_server_hold_up_no_others(job, group):
     lost, kept = keys[servers.index(0)], keys[servers.index(1)]
     group.kill(0, group.pids[0])
     waiting = [job.lookups.submit(LookupRequest("counts", [lost])) for _ in range(8)]
-    assert job.lookups.submit(LookupRequest("counts", [kept])).result(20)["results"][0]["found"]
+    assert job.ask("counts", kept)["results"][0]["found"]
     assert not any(one.done() for one in waiting)
     job.fleet.recover()
-    assert [one.result(30)["results"][0]["value"] for one in waiting] == [1] * 8
+    assert [told(one)["results"][0]["value"] for one in waiting] == [1] * 8
 
 
 def test_look_ups_that_wait_hear_that_the_job_has_ended(job):
@@ -560,7 +576,7 @@ def test_a_name_stays_that_of_its_state_also_if_only_some_epochs_ask_for_it(job)
 def test_without_a_job_there_is_no_answer(job):
     lookups = StateLookups()
     with pytest.raises(JobNotRunning, match="the job is not running"):
-        lookups.answer(LookupRequest("counts", ["ann"]))
+        lookups.submit(LookupRequest("counts", ["ann"])).result(10)
     with lookups.serving(job.source()):
         pass
     with pytest.raises(JobNotRunning):
@@ -576,7 +592,7 @@ def test_no_more_look_ups_wait_than_soon_have_their_turn(job):
     with pytest.raises(TooManyRequests, match="ask for more keys at once"):
         job.lookups.submit(LookupRequest("counts", ["ann"]))
     gate.set()
-    assert {f.result(30)["results"][0]["value"] for f in waiting} == {1}
+    assert {told(f)["results"][0]["value"] for f in waiting} == {1}
     assert job.lookups.submit(LookupRequest("counts", ["ann"])).result(30)
 
 

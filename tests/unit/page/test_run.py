@@ -294,11 +294,9 @@ class Answers(StateLookups):
             raise UnknownKvState("no state of the job is queryable by this name")
         return super().submit(request)
 
-    def answer(self, request):
-        raise NotImplementedError
-
     def _step(self, asked):
-        return {"queryable": asked.request.name, "keys": list(asked.request.keys)}
+        answer = {"queryable": asked.request.name, "keys": list(asked.request.keys)}
+        return json.dumps(answer).encode()
 
 
 @pytest.fixture
