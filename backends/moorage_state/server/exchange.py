@@ -184,9 +184,8 @@ class _Waiting:
 
     def _done(self, index: int, answer: Answer) -> None:
         talk = self._talks.pop(index)
-        # A socket that was closed has left the selector by itself.
-        if talk.socket.fileno() >= 0:
-            self._selector.unregister(talk.socket)
+        # Also one that was closed meanwhile: it would be found ready again and again.
+        self._selector.unregister(talk.socket)
         self._answers[index] = answer
         if answer.error is not None and not self._ending:
             self._ending = True

@@ -1,5 +1,6 @@
 """Many servers asked at once: one message each, and what a bad one costs the others."""
 
+import selectors
 import socket
 import threading
 import time
@@ -175,6 +176,37 @@ def test_closing_a_client_frees_who_waits_for_its_part(connect):
     (answer,) = exchange({0: (client, [Call("ping")])}).values()
     assert "the client was closed" in str(answer.error)
     held.set()
+
+
+def test_who_is_gone_is_not_found_ready_again_and_again(connect, monkeypatch):
+    looks: list[float | None] = []
+    select = selectors.PollSelector.select
+
+    def looking(self, timeout=None):
+        looks.append(timeout)
+        return select(self, timeout)
+
+    monkeypatch.setattr(selectors.PollSelector, "select", looking)
+    begun, closed, held = threading.Event(), threading.Event(), threading.Event()
+    gone = connect(ping=lambda: begun.set() or held.wait(60))
+
+    def leave():
+        begun.wait(20)
+        gone.close()
+        closed.set()
+
+    def slow():
+        closed.wait(20)
+        time.sleep(0.3)
+        return 7
+
+    threading.Thread(target=leave).start()
+    asked = {0: (gone, [Call("ping")]), 1: (connect(ping=slow), [Call("ping")])}
+    answers = exchange(asked, keep_going=True)
+    held.set()
+    assert isinstance(answers[0].error, ServerGone)
+    assert answers[1].results == [7]
+    assert len(looks) < 10
 
 
 def test_messages_may_be_larger_than_what_sockets_hold(connect):
