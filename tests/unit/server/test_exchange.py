@@ -188,7 +188,12 @@ def test_who_is_gone_is_not_found_ready_again_and_again(connect, monkeypatch):
 
     monkeypatch.setattr(selectors.PollSelector, "select", looking)
     begun, closed, held = threading.Event(), threading.Event(), threading.Event()
-    gone = connect(ping=lambda: (begun.set(), held.wait(60))[1])
+
+    def ping():
+        begun.set()
+        return held.wait(60)
+
+    gone = connect(ping=ping)
 
     def leave():
         begun.wait(20)
