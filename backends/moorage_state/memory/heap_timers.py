@@ -7,8 +7,9 @@ everything, and those of timers to the index too. Called by whoever opens a rang
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
-from moorage_state.database import RangeDatabase, RangeView
+from moorage_state.database import RangeDatabase, RangeView, StandingDatabase
 from moorage_state.deltas import Frame
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS
 from moorage_state.memory.database import MemoryDatabase
@@ -21,10 +22,14 @@ _PAGE_ENTRIES, _PAGE_BYTES = 20_000, 8 << 20
 _METADATA = b"\xff\xff"
 
 
-class HeapTimers:
-    """See `RangeDatabase`; a snapshot of it is one of the database below."""
+class Below(RangeDatabase, StandingDatabase, Protocol):
+    """What there can be timers in memory over."""
 
-    def __init__(self, below: RangeDatabase) -> None:
+
+class HeapTimers:
+    """See `RangeDatabase` and `StandingDatabase`; a snapshot of it is one of the database below."""
+
+    def __init__(self, below: Below) -> None:
         self._below = below
         self.path: Path = below.path
         self.bounded = below.bounded
@@ -35,6 +40,7 @@ class HeapTimers:
         self.get, self.get_many, self.cursor = below.get, below.get_many, below.cursor
         self.make_room, self.flush = below.make_room, below.flush
         self.checkpoint, self.size = below.checkpoint, below.size
+        self.standing = below.standing
 
     @property
     def timers(self) -> RangeView:

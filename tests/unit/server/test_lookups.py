@@ -52,9 +52,10 @@ def test_what_is_staged_or_prepared_is_not_seen(op, key):
     assert op.range.look_up([key(1, 1), key(1, 2)], MUCH) == (2, [b"two", b"new"])
 
 
-@pytest.fixture
-def rocks(tmp_path, drive):
-    with RangeHost(tmp_path / "rocks", EmbeddedRocksDBStateBackend(tuned=LITTLE)) as host:
+@pytest.fixture(params=["ROCKSDB", "HEAP"])
+def rocks(request, tmp_path, drive):
+    backend = EmbeddedRocksDBStateBackend(tuned=LITTLE, timer_service=request.param)
+    with RangeHost(tmp_path / "rocks", backend) as host:
         driven = drive(host)
         driven.open()
         yield driven
