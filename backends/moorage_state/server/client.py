@@ -123,7 +123,16 @@ class StateClient(StateApi):
         # First, so that a call which waits in another thread ends with `ServerGone` and this
         # reason.
         self._broken = self._broken or "the client was closed"
-        self._connection.close()
+        self._connection.end()
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        """Close the socket of a client that is given up, unless a call is at work: that does it."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._connection.close()
+            finally:
+                self._lock.release()
 
     def range(self, lease: Lease, /) -> RangeApi:
         """The range, to call; whether it is there says only the answer to a call."""
@@ -141,7 +150,7 @@ class StateClient(StateApi):
         """
         if not self._lock.acquire(timeout=-1 if seconds is None else seconds):
             self.close()
-            raise self.broken_by(TimeoutError("timed out"))
+            raise _no_answer(self._address, "timed out")
         try:
             self._require_whole()
             connected = self._connection.socket
@@ -151,13 +160,15 @@ class StateClient(StateApi):
                 connected.settimeout(self._timeout)
         finally:
             self._lock.release()
+            if self._broken:
+                self._close_unused()
 
     def patience(self, *, long: bool) -> float:
         """Seconds that the server may say nothing; `long`: in one of `LONG_OPERATIONS`."""
         return self._store_timeout if long else self._timeout
 
     def broken_by(self, problem: BaseException) -> ServerGone:
-        """Give the connection up; returns the error that says so."""
+        """Give up the connection that this thread was lent; returns the error that says so."""
         self._break(problem)
         return _no_answer(self._address, self._broken)
 
@@ -169,22 +180,30 @@ class StateClient(StateApi):
             )
 
     def _send(self, operation: RemoteOperation, arguments: tuple[Any, ...]) -> Any:
-        with self._lock:
-            self._require_whole()
-            try:
-                self._connection.send_request(operation, arguments)
-                if not operation.has_reply:
-                    return None
-                error, payload = self._reply(operation)
-            except (OSError, EOFError) as problem:
-                raise self.broken_by(problem) from problem
-            except BaseException as problem:
-                # Half a message may be on its way: nothing sensible can follow it.
-                self._break(problem)
-                raise
+        try:
+            with self._lock:
+                error, payload = self._answer(operation, arguments)
+        finally:
+            if self._broken:
+                self._close_unused()
         if error is not None:
             raise error_from_wire(error)
-        return operation.decode_result(payload)
+        return operation.decode_result(payload) if operation.has_reply else None
+
+    def _answer(
+        self, operation: RemoteOperation, arguments: tuple[Any, ...]
+    ) -> tuple[dict[str, Any] | None, bytearray]:
+        """What the server replies, nothing to what has no reply; under the lock."""
+        self._require_whole()
+        try:
+            self._connection.send_request(operation, arguments)
+            return self._reply(operation) if operation.has_reply else (None, bytearray())
+        except (OSError, EOFError) as problem:
+            raise self.broken_by(problem) from problem
+        except BaseException as problem:
+            # Half a message may be on its way: nothing sensible can follow it.
+            self._break(problem)
+            raise
 
     def _break(self, problem: BaseException) -> None:
         self._broken = self._broken or str(problem) or type(problem).__name__

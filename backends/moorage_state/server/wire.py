@@ -34,6 +34,7 @@ import secrets
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -229,6 +230,8 @@ class Connection:
         self._staging = False
         # Received, and not asked for yet.
         self._ahead = memoryview(b"")
+        # A file must not be closed, and its number be another's, while it is shut down.
+        self._closing = threading.Lock()
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             connected.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         if self._remote:
@@ -304,12 +307,24 @@ class Connection:
                 f"error={error}; use one release of moorage everywhere"
             ) from error
 
+    def end(self) -> None:
+        """Free whoever waits for the socket, which stays open; idempotent, and for any thread."""
+        with self._closing:
+            self._shut_down()
+
     def close(self) -> None:
-        """Close the socket, and free whoever waits for it in another thread; idempotent."""
+        """Close the socket; idempotent. Nobody may be about to wait for it in another thread.
+
+        It would wait for whatever else has the number of its file by then.
+        """
+        with self._closing:
+            self._shut_down()
+            self.socket.close()
+
+    def _shut_down(self) -> None:
         with suppress(OSError):
             # Past TLS: after its own shutdown another thread would send on in the clear.
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
-        self.socket.close()
 
     def send_hello(self, proof: bytes, nonce: bytes) -> None:
         """Answer the server's greeting."""

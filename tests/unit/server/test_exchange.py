@@ -4,7 +4,7 @@ import selectors
 import socket
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -212,6 +212,61 @@ def test_who_is_gone_is_not_found_ready_again_and_again(connect, monkeypatch):
     assert isinstance(answers[0].error, ServerGone)
     assert answers[1].results == [7]
     assert len(looks) < 10
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_who_waits_for_a_socket_closes_it_and_nobody_else(connect, monkeypatch, together):
+    # Else it may come to wait for whatever has the number of the socket's file by then.
+    begun, held = threading.Event(), threading.Event()
+    closed_by: list[threading.Thread] = []
+    close = Connection.close
+
+    def closing(connection):
+        closed_by.append(threading.current_thread())
+        close(connection)
+
+    def ping():
+        begun.set()
+        return held.wait(60)
+
+    def waits():
+        with suppress(ServerGone):
+            exchange({0: (client, [Call("ping")])}) if together else client.ping()
+
+    client = connect(ping=ping)
+    monkeypatch.setattr(Connection, "close", closing)
+    waiting = threading.Thread(target=waits)
+    waiting.start()
+    assert begun.wait(20)
+    client.close()
+    waiting.join(20)
+    assert not waiting.is_alive()
+    assert closed_by[0] is waiting, "who closes it once more changes nothing"
+    assert client._connection.socket.fileno() < 0
+    held.set()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_client_that_is_closed_while_its_answer_comes_leaves_no_socket_open(
+    connect, monkeypatch, together
+):
+    client = connect()
+    receive = Connection.receive_reply
+
+    def close_then(connection):
+        client.close()
+        assert connection.socket.fileno() >= 0
+        return receive(connection)
+
+    if together:
+        with client.lent(None) as lent:
+            client.close()
+            assert lent.fileno() >= 0
+    else:
+        monkeypatch.setattr(Connection, "receive_reply", close_then)
+        with suppress(ServerGone):
+            client.ping()
+    assert client._connection.socket.fileno() < 0
 
 
 def test_messages_may_be_larger_than_what_sockets_hold(connect):
