@@ -34,6 +34,7 @@ _PROFILES = {
     )
 }
 _BINDING = "python's binding of RocksDB cannot set it; leave it out"
+_AS_CHECKPOINTS = "deltas go to the store as files of checkpoints do; leave it out"
 _ONE_WAY = "restore has one way, which needs no such setting; leave it out"
 ABSENT_KEYS: dict[str, str] = {
     "state.backend": "is spec.state.backend; write it there",
@@ -42,6 +43,24 @@ ABSENT_KEYS: dict[str, str] = {
     "state.checkpoints.dir": "is spec.state.checkpointDir; write it there",
     "state.savepoints.dir": "is spec.state.savepointDir; write it there",
     "state.changelog.storage": "has one value, checkpointDir; leave it out",
+    "state.changelog.dstl.dfs.base-path": "is spec.state.checkpointDir; write it there",
+    **dict.fromkeys(
+        (
+            "state.changelog.dstl.dfs.batch.persist-delay",
+            "state.changelog.dstl.dfs.batch.persist-size-threshold",
+            "state.changelog.dstl.dfs.compression.enabled",
+            "state.changelog.dstl.dfs.discard.num-threads",
+            "state.changelog.dstl.dfs.download.local-cache.idle-timeout-ms",
+            "state.changelog.dstl.dfs.upload.buffer-size",
+            "state.changelog.dstl.dfs.upload.max-attempts",
+            "state.changelog.dstl.dfs.upload.max-in-flight",
+            "state.changelog.dstl.dfs.upload.next-delay-after-failure",
+            "state.changelog.dstl.dfs.upload.num-threads",
+            "state.changelog.dstl.dfs.upload.retry-policy",
+            "state.changelog.dstl.dfs.upload.timeout",
+        ),
+        _AS_CHECKPOINTS,
+    ),
     "state.backend.rocksdb.options-factory": (
         "names code for the JVM; use the other settings of state.backend.rocksdb"
     ),
@@ -66,6 +85,7 @@ ABSENT_KEYS: dict[str, str] = {
     ),
     "state.backend.forst.primary-dir": "is spec.state.checkpointDir; write it there",
     "state.backend.forst.cache.dir": "is spec.state.local; write it there",
+    "state.backend.forst.local-dir": "is spec.state.local; write it there",
     "state.backend.forst.sync.enforce-local": "files are written here first; leave it out",
     "state.backend.rocksdb.restore-overlap-fraction-threshold": _ONE_WAY,
     "state.backend.rocksdb.use-ingest-db-restore-mode": _ONE_WAY,
