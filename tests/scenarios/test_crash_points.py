@@ -36,6 +36,8 @@ class Operation:
         drivers: how many drivers there were in all, then.
         savepoints: how many directories of savepoints were ever written to, then.
         goes_back: whether a start may begin before the newest checkpoint.
+        meanwhile: what else happens until then; looked at again and again.
+        tells: reasons of events that nobody must miss.
     """
 
     begin: Callable[[World], Awaitable[None]]
@@ -44,6 +46,8 @@ class Operation:
     drivers: int
     savepoints: int = 0
     goes_back: bool = False
+    meanwhile: Callable[[World], object] = lambda _world: None
+    tells: tuple[str, ...] = ()
 
 
 async def nothing(_world):
@@ -118,6 +122,21 @@ async def waiting(world):
 def enlarge(world):
     world.set_quota(requests_memory="1Gi")
     world.edit(driver={"memory": "12Gi"})
+
+
+def take_room_back(world):
+    """Others take what the quota had as soon as the old version is told to end for it.
+
+    There is room once more when it is gone and the job waits for that. Whoever goes on from a death
+    in between would hold the edit back, if what was begun for it were not written down: the old
+    version would have ended for no reason.
+    """
+    before = next(iter(world.drivers.by_pod.values()))
+    reasons = {one.reason for one in world.status().conditions}
+    if before.alive and before.asked:
+        world.set_quota(requests_memory="1Gi")
+    elif not before.alive and "QuotaExceeded" in reasons:
+        world.set_quota(requests_memory="64Gi")
 
 
 def held(world):
@@ -385,17 +404,22 @@ OPERATIONS = {
     "rescale in place": Operation(running, lambda w: w.edit(executor__instances=3), wider, 1),
     "subtasks in place": Operation(running, lambda w: w.edit(scaling__parallelism=4), has_four, 1),
     "autoscale": Operation(autoscaled, overload, wider_by_itself, 1),
-    "a step that a quota refuses": Operation(bounded, overload, as_narrow_as_before, 1),
+    "a step that a quota refuses": Operation(
+        bounded, overload, as_narrow_as_before, 1, tells=("AutoscalerHindered",)
+    ),
     "a step back": Operation(crowded, overload, as_narrow_as_before, 3),
     "quota without room": Operation(running, enlarge, held, 1),
     "quota that grows": Operation(
         waiting,
         lambda w: w.set_quota(requests_memory="64Gi"),
-        lambda w: runs_as(2)(w) and w.status().operation is None,
+        lambda w: runs_as(2)(w) and w.status().operation is None and not w.status().restarts.total,
         2,
         1,
+        meanwhile=take_room_back,
     ),
-    "profile": Operation(running, lambda w: w.set_fleet(STANDARD), offered, 1),
+    "profile": Operation(
+        running, lambda w: w.set_fleet(STANDARD), offered, 1, tells=("ProfileWaits",)
+    ),
     "profile that is taken": Operation(profiled, take_profile, enlarged_by_profile, 2, 1),
     "hand over": Operation(shared, hand_over, handed_over, 1),
     "hand over an upgrade": Operation(
@@ -440,6 +464,8 @@ _SOAKED = (
     "move",
     "copy",
 )
+_FEW = 6
+"""Steps, each of which may be fatal in any sweep."""
 _LONG = dict.fromkeys(_SOAKED, pytest.mark.soak)
 
 
@@ -450,7 +476,12 @@ async def live(operation, crash_at=None, crash_when="before"):
     world.points.count, world.points.steps = 0, []
     world.points.crash_at, world.points.crash_when = crash_at, crash_when
     operation.act(world)
-    await world.until(lambda: operation.done(world), seconds=1200)
+
+    def over():
+        operation.meanwhile(world)
+        return operation.done(world)
+
+    await world.until(over, seconds=1200)
     await world.run(30)
     return list(world.points.steps), world
 
@@ -462,6 +493,8 @@ def judge(operation, world):
     assert len(world.drivers.by_pod) == operation.drivers, world.describe()
     told = Counter((event["reason"], event["message"]) for event in world.api.list("Event"))
     assert max(told.values()) == 1, f"something was told twice\n{world.describe()}"
+    missed = set(operation.tells) - {reason for reason, _ in told}
+    assert not missed, f"nobody was told of {missed}\n{world.describe()}"
     for restored in world.drivers.restored:
         path = restored.path or ""
         explicit = restored.explicit and (path.endswith("/past") or operation.goes_back)
@@ -480,6 +513,7 @@ async def sweep(name, when, every=1):
     judge(operation, world)
     world.buckets.forget()
     assert len(steps) >= 2
+    every = 1 if len(steps) <= _FEW else every
     # Those of several operations that are alike are not left out in all of them.
     index = list(OPERATIONS).index(name)
     for number in range(1 + index % min(every, len(steps)), len(steps) + 1, every):

@@ -326,7 +326,7 @@ def _changed(draft: Draft, before: str, name: str) -> tuple[str, ...]:
 
 
 def show_profile(draft: Draft) -> None:
-    """Keep the defaults that the spec was judged with, and tell of another profile once."""
+    """Keep the defaults that the spec was judged with, and tell of another profile."""
     before, now = draft.world.status.profile, draft.world.profile
     draft.put(profile=now)
     taken, old = (now.digest if now else ""), (before.digest if before else "")
@@ -335,7 +335,8 @@ def show_profile(draft: Draft) -> None:
         name = now.name if now else "none"
         text = f"The job goes by profile {name} from now on, as far as its own spec says nothing"
         draft.tell("Normal", "ProfileTaken", text, f"{draft.attempt.number}-{taken}")
-    if waiting and waiting != (before.waiting if before else ""):
+    if waiting:
+        # With every pass, of which the first tells it: this process may die once it is written.
         draft.tell(
             "Normal", "ProfileWaits", waiting_text(draft), f"{draft.attempt.number}-{waiting}"
         )
