@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from moorage.cluster.executors import SparkExecutors
+from moorage.cluster.executors import PodFailures, SparkExecutors
 from moorage.cluster.servers import ClusterServers, Patience, ServerPlace
 from moorage.driver.environment import Platform
 from moorage.driver.local import Scratch
@@ -49,6 +50,9 @@ _PREFER_IPV6 = "-Djava.net.preferIPv6Addresses=true"
 _AS_THE_ACCOUNT = "-Dkubernetes.auth.tryKubeConfig=false"
 """Spark asks Kubernetes as its pod's account, whatever kubeconfig an image has: with its token as
 it is by then. One that Spark is given is read once, and ends."""
+
+_MOST_FAILURES = "spark.executor.maxNumFailures"
+_NO_LIMIT = str((1 << 31) - 1)
 
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
@@ -97,7 +101,7 @@ def cluster_conf(
         **(_pod_conf(pod) if pod else {}),
         **ordered,
         **engine_conf(settings),
-        **(_addresses(pod) if pod else {}),
+        **(_required(pod) if pod else {}),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(filter(None, path)),
         # Executors are asked for and dismissed by the driver, which knows what they hold.
         "spark.dynamicAllocation.enabled": "false",
@@ -137,12 +141,14 @@ def _pod_conf(pod: Pod) -> dict[str, str]:
     }
 
 
-def _addresses(pod: Pod) -> dict[str, str]:
+def _required(pod: Pod) -> dict[str, str]:
     return {
         "spark.driver.host": bracketed(pod.ip),
         "spark.driver.bindAddress": "[::]" if pod.is_ipv6 else "0.0.0.0",  # noqa: S104  the pod's
         # Else newer Sparks send executors to the address that the driver binds.
         "spark.kubernetes.executor.useDriverPodIP": "false",
+        # The driver counts for itself: see `PodFailures`.
+        _MOST_FAILURES: _NO_LIMIT,
     }
 
 
@@ -193,7 +199,7 @@ class ClusterEnvironment:
             spark = self._session(settings)
             stack.callback(end_session, spark)
             context = spark.sparkContext
-            self._executors = SparkExecutors(context, self._wanted())
+            self._executors = SparkExecutors(context, self._wanted(), self._failures(context))
             placement = AnchoredPlacement(context)
             servers = ClusterServers(
                 self._executors,
@@ -240,6 +246,11 @@ class ClusterEnvironment:
         if local:
             return int(local[1])
         return int(self._ordered.get("spark.executor.instances", "2"))
+
+    def _failures(self, context: SparkContext) -> PodFailures | None:
+        most = self._ordered.get(_MOST_FAILURES)
+        on_kubernetes = self._master.startswith("k8s://")
+        return PodFailures(context, int(most)) if most and on_kubernetes else None
 
     def _in_its_pod(self, executor: LiveExecutor) -> ServerPlace:
         count = int(self._ordered.get("spark.executor.cores", "1"))

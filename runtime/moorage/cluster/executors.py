@@ -1,11 +1,13 @@
 """Spark's executors, as the driver sees and orders them.
 
-Decides which executors leave when fewer are wanted. Called by the cluster's state servers, which
-live and die with executors, and by whoever asks for another number of them. Knows no state.
+Decides which executors leave when fewer are wanted, and when too many have failed. Called by the
+cluster's state servers, which live and die with executors, and by whoever asks for another number
+of them. Knows no state.
 """
 
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from py4j.protocol import Py4JError
@@ -46,15 +48,84 @@ class ExecutorPool(Protocol):
         ...
 
 
+class PodFailures:
+    """How many pods of executors failed lately, of those that there were.
+
+    Spark counts them, and from 4.2 on also each pod that the API server does not make: one a second
+    and more, while a quota still counts pods that end, or a webhook is away. So Spark is given no
+    limit, and only what failed is held against ours.
+
+    Args:
+        most: how many are tolerated.
+    """
+
+    WINDOW = "spark.executor.failuresValidityInterval"
+
+    def __init__(
+        self, context: SparkContext, most: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        scala: Any = context._jsc.sc()
+        backend = scala.schedulerBackend()
+        # By their classes: releases of Spark name the fields otherwise.
+        self._counter = _field(backend, "ExecutorPodsLifecycleManager")
+        self._allocator = _field(backend, "ExecutorPodsAllocator", "AbstractPodsAllocator")
+        self._most, self._clock, self._began = most, clock, clock()
+        self._window: float = scala.conf().getTimeAsMs(self.WINDOW, "0ms") / 1000
+        self._refused_before = self._told = 0
+        try:
+            jvm: Any = context._jvm
+            detach = getattr(self._allocator, "executorPodsLifecycleManager_$eq")
+            detach(jvm.scala.Option.empty())
+            self._refused_before = self._refused()
+        except Py4JError:
+            self._allocator = None  # Spark 4.1 counts none of them
+
+    def check(self) -> None:
+        """Raise SparkEnded where more have failed than are tolerated."""
+        failed = int(self._counter.getNumExecutorsFailed())
+        if failed > self._most and not self._is_over():
+            failed -= self._refused_before
+        if failed > self._most:
+            raise SparkEnded(
+                f"too many pods of executors failed: failed={failed} max={self._most} "
+                f"seconds={self._window:.0f}; kubectl describe them, or raise "
+                f"failurePolicy.executorFailures"
+            )
+
+    def refused(self) -> int:
+        """How many pods the API server did not make since this was asked before."""
+        before, self._told = self._told, self._refused() if self._allocator is not None else 0
+        return self._told - before
+
+    def _refused(self) -> int:
+        return int(self._allocator.totalFailedPodCreations())
+
+    def _is_over(self) -> bool:
+        """Whether Spark has forgotten what it counted before it was told not to."""
+        return 0 < self._window < self._clock() - self._began
+
+
+def _field(owner: Any, *types: str) -> Any:
+    for field in owner.getClass().getDeclaredFields():
+        if field.getType().getSimpleName() in types:
+            field.setAccessible(True)
+            return field.get(owner)
+    raise Py4JError(f"Spark's backend has no {types[0]}")
+
+
 class SparkExecutors:
     """See `ExecutorPool`. For any thread.
 
     Args:
         desired: how many Spark was told to begin with.
+        failures: of their pods, where they have any.
     """
 
-    def __init__(self, context: SparkContext, desired: int) -> None:
+    def __init__(
+        self, context: SparkContext, desired: int, failures: PodFailures | None = None
+    ) -> None:
         self._context = context
+        self._failures = failures
         self._lock = threading.Lock()
         self._desired = desired
         self._leaving: frozenset[str] = frozenset()
@@ -82,6 +153,8 @@ class SparkExecutors:
             backend = self._backend()
             if backend.isStopped():
                 raise SparkEnded("spark has ended by itself; its log in the driver's says why")
+            if self._failures is not None:
+                self._failures.check()
             return self._watch.ids() - self._dismissed
         except (Py4JError, OSError) as error:
             raise _ended(error) from error
@@ -125,8 +198,14 @@ class SparkExecutors:
         """See `ExecutorPool`."""
         try:
             unheard = sorted(self._watch.disconnected() - self._dismissed)
+            refused = self._failures.refused() if self._failures is not None else 0
         except (Py4JError, OSError) as error:
             raise _ended(error) from error
+        if refused:
+            return (
+                f"the API server does not make their pods: refused={refused}; the driver's log "
+                f"says why, after `Failed to create executor pod`: mostly a quota or a webhook"
+            )
         if unheard:
             return f"executor {unheard[-1]} has no connection any more, and nobody has said yet why"
         lost = self._lost()
