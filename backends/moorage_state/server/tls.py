@@ -70,6 +70,7 @@ class Certificates:
         self._files = files
         self._lock = threading.Lock()
         self._seen: _Seen = ()
+        self._passed_over: _Seen = ()
         self._made: _Contexts | None = None
 
     def check(self) -> None:
@@ -114,13 +115,15 @@ class Certificates:
             except BadCertificate as error:
                 if self._made is None:
                     raise
-                if seen != self._seen:
+                # Tried again with the next connection: one that begins to be valid in a moment, by
+                # this node's clock, or was not read for once, is there for months as it is.
+                if seen != self._passed_over:
                     _log.warning("certificate not taken up, the one before is used: %s", error)
+                self._passed_over = seen
             else:
                 if self._made is not None:
                     _log.info("certificate taken up: directory=%s", self._files.directory)
-                self._made = made
-            self._seen = seen
+                self._made, self._seen = made, seen
             return self._made
 
     def _look(self) -> _Seen:

@@ -1,6 +1,7 @@
 """TLS between pods: who is believed, how a renewed certificate is taken up, and what is said."""
 
 import contextlib
+import os
 import socket
 import ssl
 import time
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from moorage_testing.jobs import wait_until
-from moorage_testing.tls import NAME, mount
+from moorage_testing.tls import NAME, mount, pem
 
 from moorage_state.errors import ServerGone, UserError
 from moorage_state.server import ServerGroup
@@ -150,6 +151,27 @@ def test_a_renewed_certificate_is_taken_up_without_a_restart(serve, files, tmp_p
     mount(tmp_path / "of-clicks", "renewed")
     assert serial_of(address, ca) != before
     assert ping(address, files) == 7
+
+
+def test_a_certificate_that_will_do_in_a_moment_is_tried_again_as_it_lies_there(tmp_path, caplog):
+    """As one whose time has not come by this node's clock: nothing of the files changes then."""
+    certificates = Certificates(mount(tmp_path / "tls"))
+    before = certificates.server()
+    write_in_place(tmp_path / "tls", "expired")
+    seen = [certificates.server() for _ in range(3)]
+    assert seen == [before] * 3
+    write_in_place(tmp_path / "tls", "renewed")
+    assert certificates.server() is not before
+    told = [one for one in caplog.records if "not taken up" in one.getMessage()]
+    assert len(told) == 1
+
+
+def write_in_place(directory, certificate):
+    """Change what the files say, and nothing of what is looked at to see that they changed."""
+    for suffix in ("crt", "key"):
+        text, file = pem(f"{certificate}.{suffix}"), directory / f"tls.{suffix}"
+        file.write_text(text.ljust(4096, "\n"), encoding="ascii")
+        os.utime(file, ns=(1, 1))
 
 
 def test_a_handshake_that_is_never_ended_has_the_one_deadline(serve):
