@@ -111,6 +111,16 @@ class RestoreOrder(Model):
     on from the newest checkpoint instead."""
 
 
+class SampleOrder(Model):
+    """A sample of the rows that go to sinks, told in `GET /state`: their hashes, and no values."""
+
+    percent: Annotated[int, Field(ge=1, le=100)]
+    """Of all different rows; less where that would be too many."""
+
+    except_columns: Items[str] = ()
+    """Columns that do not count where rows are told apart."""
+
+
 class StartOrder(Model):
     """`start.json`: one attempt's orders, beside `job.yaml` and `spark.json`."""
 
@@ -141,8 +151,18 @@ class StartOrder(Model):
     standby: bool = False
     """Run beside the driver that has the lineage, and let nothing out until `POST /promote`."""
 
+    sample: SampleOrder | None = None
+    """With standby: what to tell of what its sinks would get."""
+
 
 # -- the endpoint ------------------------------------------------------------------------------
+
+
+class SampleBody(SampleOrder):
+    """The same of a driver that leads, for some time."""
+
+    seconds: Annotated[float, Field(gt=0, le=_MOST)]
+    """For so long, however whoever wants it ends."""
 
 
 class CheckpointBody(Model):
@@ -150,6 +170,9 @@ class CheckpointBody(Model):
 
     request_id: RequestId
     """Names the request; the same id again is the same request."""
+
+    sample: SampleBody | None = None
+    """What to tell of the output from here on; without it nothing is changed."""
 
 
 class SavepointBody(Model):
@@ -358,6 +381,37 @@ class LoadReport(Report):
         return self.seconds / self.operator_seconds if longer else 1.0
 
 
+class SampleSegment(Report):
+    """Some epochs in a row, and what they gave."""
+
+    epochs: _Count
+    end: dict[str, dict[str, int | float | str]] = {}
+    """Where the sources stood after them: by input uid, the numbers of its offset, each by the path
+    to it, and hashes of what are none; of a directory, how many of its files were taken."""
+    rows: dict[str, dict[str, _Count]] = {}
+    """By sink uid, how often each row came: rows by their hash, 16 hexadecimal digits."""
+
+
+class OutputSample(Report):
+    """A sample of the rows that went to sinks: those whose hash is no higher than a limit."""
+
+    percent: _Count
+    """As it was ordered."""
+    except_columns: Items[str] = ()
+    """Likewise."""
+    since_epoch: _Count = 0
+    """It is of what came after this one."""
+    start: dict[str, dict[str, int | float | str]] = {}
+    """Where the sources stood then."""
+    limits: dict[str, str] = {}
+    """By sink uid, the limit; written as hashes are. Lower than was ordered where there were too
+    many different rows."""
+    segments: Items[SampleSegment] = ()
+    """In their order."""
+    trouble: str = ""
+    """Why there is nothing in it; empty if there may be."""
+
+
 class DriverState(Report):
     """`GET /state`."""
 
@@ -425,6 +479,8 @@ class DriverState(Report):
     """Why the store cannot be reached at the moment; empty while it can."""
     sinks: Items[SinkView] | None = None
     """None before the job's code has described its graph."""
+    sample: OutputSample | None = None
+    """None while nobody ordered one."""
     requests: Items[RequestView] = ()
     """The latest requests, newest last."""
 

@@ -52,6 +52,24 @@ class Rollback(Model):
     """When it is stable."""
 
 
+class CompareOutputs(Model):
+    """By which rows of both versions a new one is judged."""
+
+    sample_percent: Annotated[int, Field(ge=1, le=100)] = 10
+    """How many of all different rows are compared, by their hashes; less where there are many."""
+
+    max_differing_percent: Annotated[int, Field(ge=0, le=99)] = 0
+    """How many of these one version alone may give, of each sink."""
+
+    min_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 100
+    """How many must have been compared, of both versions together; until then it stands by."""
+
+    except_columns: Annotated[
+        Items[Annotated[str, Field(min_length=1, max_length=255)]], Field(max_length=64)
+    ] = ()
+    """Columns that do not count, such as times at which rows were processed."""
+
+
 class Standby(Model):
     """How a new version is judged that runs beside the old one before it takes over."""
 
@@ -79,6 +97,9 @@ class Standby(Model):
     max_output_difference_percent: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     """By how many percent the rows that an operator gives for each that it takes may differ from
     what the operator of the same uid gives in the old version; without it nothing is compared."""
+
+    compare_outputs: CompareOutputs | None = None
+    """That rows are compared, for versions that are to give the same; without it none are."""
 
     def _rules(self) -> Iterator[Violation]:
         if self.observe_for >= self.catch_up_timeout:

@@ -194,6 +194,83 @@ async def test_one_whose_output_can_never_be_compared_in_time_is_given_up_and_sa
     assert "or a longer upgrade.standby.catchUpTimeout, gives it time" in said
 
 
+def comparing(**rules):
+    compare = {"samplePercent": 50, "minRows": 50, **rules}
+    return {"strategy": "WarmStandby", "standby": {"compareOutputs": compare, **OBSERVED}}
+
+
+@pytest.mark.scenario(72)
+async def test_a_version_that_gives_rows_of_other_values_is_given_up_where_they_are_compared(
+    running,
+):
+    running.drivers.habits.standby_differs = 10
+    running.edit(image=NEW, upgrade=comparing(maxDifferingPercent=5))
+    await running.until(lambda: "StandbyFailed" in running.events(), 600)
+    await running.run(30)
+    untouched(running)
+    said = running.status().condition("Reconciled").message
+    assert "its output is another one: of " in said
+    assert "sampled rows of the sink out were given " in said
+    assert "by the new version alone (hashes 0" in said
+    assert "upgrade.standby.compareOutputs.maxDifferingPercent 5 allows fewer" in said
+
+
+@pytest.mark.parametrize(("differs", "most"), [(0, 0), (50, 5)])
+async def test_one_whose_rows_are_the_same_or_as_good_as_that_takes_over(running, differs, most):
+    leader = running.driver()
+    running.drivers.habits.standby_differs = differs
+    running.edit(image=NEW, upgrade=comparing(maxDifferingPercent=most, exceptColumns=["at"]))
+    await running.until(lambda: standbys(running))
+    (beside,) = standbys(running)
+    asked = leader.sampling
+    assert (asked.percent, asked.except_columns, asked.seconds) == (50, ("at",), 1800)
+    assert (beside.sampling.percent, beside.sampling.except_columns) == (50, ("at",))
+    await taken_over(running)
+    assert running.driver() is beside
+    assert beside.sampling is None
+
+
+async def test_nobody_is_asked_for_a_sample_where_none_is_compared(running):
+    await beside(running)
+    assert running.driver().sampling is None
+    assert [one.sampling for one in standbys(running)] == [None]
+    assert not running.driver().asked
+
+
+async def test_too_few_rows_are_waited_for_and_said_when_the_time_is_over(running):
+    rules = comparing(minRows=100_000)
+    rules["standby"]["catchUpTimeout"] = "2m"
+    running.edit(image=NEW, upgrade=rules)
+    await running.until(lambda: "StandbyFailed" in running.events(), 600)
+    await running.run(30)
+    untouched(running)
+    said = running.status().condition("Reconciled").message
+    assert "was not good within 2m: " in said
+    assert "compareOutputs.minRows 100000 rows of the sample" in said
+
+
+async def test_a_comparison_that_is_asked_for_meanwhile_is_made_with_another_driver(running):
+    first = await beside(running)
+    running.edit(upgrade=comparing())
+    await running.until(lambda: standbys(running) and standbys(running) != [first], 300)
+    await running.until(lambda: running.driver().sampling is not None)
+    await taken_over(running)
+    assert running.driver() is not first
+
+
+async def test_an_old_version_that_cannot_tell_of_its_output_is_named_and_runs_on(running):
+    leader = running.driver()
+    leader.knows_samples = False
+    rules = comparing()
+    rules["standby"]["catchUpTimeout"] = "1m"
+    running.edit(image=NEW, upgrade=rules)
+    await running.until(lambda: "StandbyFailed" in running.events(), 600)
+    await running.run(30)
+    untouched(running)
+    said = running.status().condition("Reconciled").message
+    assert "upgrade it once without upgrade.standby.compareOutputs" in said
+
+
 async def kept_up(world, seconds):
     """Run until the new version has kept up for so long."""
 

@@ -9,19 +9,29 @@ the other driver, and what no status names is removed.
 from datetime import timedelta
 from typing import Literal, NamedTuple
 
-from moorage_api.driver import DriverState, LoadReport, RestoreOrder, StartOrder
-from moorage_api.lifecycle import Standby
+from moorage_api.driver import (
+    CHECKPOINTS_PATH,
+    CheckpointBody,
+    DriverState,
+    LoadReport,
+    RestoreOrder,
+    SampleBody,
+    SampleOrder,
+    StartOrder,
+)
+from moorage_api.lifecycle import CompareOutputs, Standby
 from moorage_api.status import OperationType, StandbyCounts, StandbyStatus
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import is_believed, trouble
 from moorage_operator.decide.operations import begin
+from moorage_operator.decide.outputs import compared, is_sampled
 from moorage_operator.decide.phase import held_pod, refused_executors
 from moorage_operator.decide.preflight import refuse_version
 from moorage_operator.decide.recover import FailureKind, backoff, judge, kind_of
 from moorage_operator.decide.restore_point import place_of
 from moorage_operator.decide.specs import keep_revision, policy, running_spec
 from moorage_operator.decide.stop import aim
-from moorage_operator.plan import StartDriver
+from moorage_operator.plan import AskDriver, StartDriver
 from moorage_operator.world import PodView, Room, Unreadable
 
 _TRIES = 3
@@ -95,7 +105,7 @@ def follow_standby(draft: Draft) -> None:
         _ended(draft, pod)
     elif operation.deadline is not None and draft.reached(operation.deadline):
         limit = _rules(draft).catch_up_timeout
-        why = draft.world.trouble or standby_text(draft)
+        why = "; ".join(filter(None, (draft.world.trouble, standby_text(draft))))
         refuse_standby(draft, f"it was not good within {limit}: {why}")
     elif pod is None:
         _make(draft, known)
@@ -107,12 +117,14 @@ def follow_standby(draft: Draft) -> None:
 
 def standby_order(draft: Draft, number: int) -> StartOrder:
     """What the driver is told: to begin from what is newest when it gets there."""
+    rules = _rules(draft).compare_outputs
     return StartOrder(
         attempt=number,
         cluster_id=draft.config.cluster_id,
         job_uid=draft.meta.uid,
         restore=RestoreOrder(),
         standby=True,
+        sample=_order(rules) if rules is not None else None,
     )
 
 
@@ -149,6 +161,8 @@ def _make(draft: Draft, known: StandbyStatus) -> None:
         draft.wake_at(known.not_before)
     elif lacks := room_beside(draft.world.room):
         _put(draft, message=lacks[:512])
+    elif waits := _no_sample_yet(draft):
+        _put(draft, message=waits)
     elif keep_revision(draft, operation.target_revision):
         draft.do(StartDriver(operation.target_revision, standby_order(draft, known.attempt)))
 
@@ -200,6 +214,10 @@ def _look(draft: Draft) -> None:
     if judged.verdict != "Good":
         _behind(draft, judged.text)
         return
+    wanted = rules.compare_outputs
+    if wanted is not None and not is_sampled(report.sample, wanted):
+        _another_sample(draft)
+        return
     if not _observed(draft, report, judged, rules.observe_for.timedelta):
         return
     judged = _compared(draft, report, rules)
@@ -209,6 +227,41 @@ def _look(draft: Draft) -> None:
         _put(draft, message=judged.text)
     else:
         _stop_old(draft, judged.text)
+
+
+def _another_sample(draft: Draft) -> None:
+    """It was made before this comparison was asked for, and is told of it at its start alone."""
+    known = draft.operation.standby
+    if known is not None:
+        text = "another one is made, which is told of upgrade.standby.compareOutputs as it is now"
+        _number(draft, tries=known.tries, waits=known.waits, message=text)
+
+
+def _order(rules: CompareOutputs) -> SampleOrder:
+    return SampleOrder(percent=rules.sample_percent, except_columns=rules.except_columns)
+
+
+def _no_sample_yet(draft: Draft) -> str:
+    """See to it that the old version tells of its output; why it does not yet, empty if it does."""
+    rules, old = _rules(draft).compare_outputs, draft.report
+    if rules is None or (old is not None and is_sampled(old.sample, rules)):
+        return ""
+    if old is None:
+        # One that is silent for longer is not compared.
+        return "its output is compared once the old version answers" if is_believed(draft) else ""
+    sample = SampleBody(
+        percent=rules.sample_percent,
+        except_columns=rules.except_columns,
+        seconds=_rules(draft).catch_up_timeout.timedelta.total_seconds(),
+    )
+    # Taken up at the end of an epoch: in the next one it was, or is asked for anew.
+    request = f"{draft.operation.id}-sample-{old.epoch}"
+    body = CheckpointBody(request_id=request, sample=sample)
+    draft.do(AskDriver(draft.attempt.number, CHECKPOINTS_PATH, body))
+    return (
+        "the old version is asked for a sample of its output; if it has an older release of "
+        "Moorage it has none: upgrade it once without upgrade.standby.compareOutputs"
+    )
 
 
 def _behind(draft: Draft, text: str) -> None:
@@ -277,6 +330,8 @@ def _compared(draft: Draft, report: DriverState, rules: Standby) -> _Judged:
             f"more than upgrade.standby.maxStatePercent {rules.max_state_percent} allows",
         )
     rates = _compared_rates(draft, report, old, rules.min_rate_percent)
+    if rates.verdict == "Good" and rules.compare_outputs is not None:
+        rates = _compared_rows(draft, report, old, rules.compare_outputs) or rates
     percent = rules.max_output_difference_percent
     if percent is None or rates.verdict != "Good":
         return rates
@@ -327,10 +382,41 @@ def _compared_rates(draft: Draft, report: DriverState, old: DriverState, percent
     )
 
 
+def _compared_rows(
+    draft: Draft, report: DriverState, old: DriverState, rules: CompareOutputs
+) -> _Judged | None:
+    """By the rows of both; None if no more of them differ than may."""
+    if waits := _no_sample_yet(draft):
+        return _Judged("Behind", waits)
+    new, its, field = report.sample, old.sample, "upgrade.standby.compareOutputs"
+    if new is None or its is None:
+        return None  # told above
+    if trouble := new.trouble or its.trouble:
+        return _Judged("Worse", f"its output cannot be compared: {trouble}; leave {field} out")
+    known = [{one.uid for one in each.sinks or ()} for each in (report, old)]
+    found = compared(new, its, known[0] & known[1])
+    if sum(one.rows for one in found) < rules.min_rows:
+        text = (
+            f"it keeps up, and its output is compared once both versions have given {field}."
+            f"minRows {rules.min_rows} rows of the sample and read on since; more of samplePercent "
+            f"or catchUpTimeout, or fewer minRows, bring that about"
+        )
+        return _Judged("Behind", text)
+    worst = max(found, key=lambda one: one.differing / max(one.rows, 1))
+    if not worst.exceeds(rules.max_differing_percent):
+        return None
+    return _Judged(
+        "Worse",
+        f"its output is another one: {worst.told}, and {field}.maxDifferingPercent "
+        f"{rules.max_differing_percent} allows fewer: name columns that may differ in "
+        f"exceptColumns, or leave {field} out if all of that is on purpose",
+    )
+
+
 def _compared_output(load: LoadReport, old: LoadReport, percent: int) -> _Judged | None:
     """By what operators of both versions give for each row; None if no more than that differs.
 
-    Rows themselves are not compared: which come out when depends on where epochs were cut.
+    Which come out when depends on where epochs were cut; see `outputs` for rows themselves.
     """
     before = {one.uid: one for one in old.operators}
     for one in load.operators:

@@ -23,6 +23,7 @@ from moorage.driver.views import (
     CheckpointRecord,
     CheckpointView,
     FailureView,
+    SampleView,
     SavepointView,
     WatermarkView,
     furthest_behind,
@@ -32,9 +33,11 @@ from moorage_api.driver import (
     CheckpointSummary,
     DriverState,
     LoadReport,
+    OutputSample,
     RequestError,
     RequestView,
     RestoredFrom,
+    SampleSegment,
     SavepointInfo,
     SinkView,
 )
@@ -225,6 +228,7 @@ class Board:
             last_checkpoint_failure=self._failure(now.last_failure),
             storage_error=self.storage_error,
             sinks=self.sinks(),
+            sample=_sample(now.sample) if now.sample is not None else None,
             requests=tuple(self.request(request) for request in self._requests.latest()),
         )
 
@@ -428,6 +432,29 @@ class Board:
 
     def _clean(self, text: str) -> str:
         return self._redact(text)[:_MAX_TEXT]
+
+
+def _sample(view: SampleView) -> OutputSample:
+    """The sample of the output; rows as the report writes them."""
+    return OutputSample(
+        percent=view.percent,
+        except_columns=view.except_columns,
+        since_epoch=view.since_epoch,
+        start={uid: dict(at) for uid, at in view.start.items()},
+        limits={uid: f"{limit:016x}" for uid, limit in view.limits.items()},
+        segments=tuple(
+            SampleSegment(
+                epochs=one.epochs,
+                end={uid: dict(at) for uid, at in one.end.items()},
+                rows={
+                    uid: {f"{row:016x}": count for row, count in rows.items()}
+                    for uid, rows in one.rows.items()
+                },
+            )
+            for one in view.segments
+        ),
+        trouble=view.trouble,
+    )
 
 
 def _runs_anew(before: JobProgress, now: JobProgress) -> bool:

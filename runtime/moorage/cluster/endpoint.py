@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from moorage.cluster.board import Board
 from moorage.cluster.metrics import CONTENT_TYPE, DriverMetrics
-from moorage.cluster.orders import MIN_TOKEN
+from moorage.cluster.orders import MIN_TOKEN, sample_request
 from moorage.driver.lookup_answers import look_up
 from moorage.driver.lookups import StateLookups
 from moorage.driver.requests import (
@@ -306,7 +306,8 @@ def _is(sent: bytes, token: str) -> bool:
 
 
 def _checkpoint(data: bytes) -> JobRequest:
-    return CheckpointRequest(request_id=_parsed(CheckpointBody, data).request_id)
+    body = _parsed(CheckpointBody, data)
+    return CheckpointRequest(sample_request(body.sample), request_id=body.request_id)
 
 
 def _savepoint(data: bytes) -> JobRequest:

@@ -4,6 +4,7 @@ Decides where these files lie and that all of them are whole and fit together, b
 started. Called once, by `main`.
 """
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from moorage.driver.requests import SampleRequest
 from moorage.driver.types import Orders
 from moorage_api import ManifestError, StatefulSparkJob, load_manifest
 from moorage_api.driver import (
@@ -20,6 +22,8 @@ from moorage_api.driver import (
     ENDPOINT_PORT,
     SCRAPE_FILE,
     TOKEN_FILE,
+    SampleBody,
+    SampleOrder,
     StartOrder,
     certificate_name,
 )
@@ -148,7 +152,16 @@ class Mounted:
             digest=restore.digest,
             order_id=restore.order_id,
             standby=start.standby,
+            sample=sample_request(start.sample),
         )
+
+
+def sample_request(order: SampleOrder | None) -> SampleRequest | None:
+    """What a driver is asked for; for ever where the order does not say for how long."""
+    if order is None:
+        return None
+    seconds = order.seconds if isinstance(order, SampleBody) else math.inf
+    return SampleRequest(order.percent, order.except_columns, seconds)
 
 
 def read_orders(places: Places, environ: Mapping[str, str] = os.environ) -> Mounted:

@@ -1,7 +1,7 @@
 """What a driver has in its hands while its process lives, across the runs of the stream."""
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -12,6 +12,7 @@ from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.output import OutputKeeper
 from moorage.driver.reporter import Reporter
 from moorage.driver.requests import Requests
+from moorage.driver.samples import OutputSamples
 from moorage.driver.settings import JobSettings
 from moorage.driver.standby import Standby
 from moorage.engine.fleet import RangeFleet
@@ -28,6 +29,7 @@ class DriverContext:
     Attributes:
         directories: on this machine, without which nothing works; scratch is one.
         standby: nothing comes out of its runs; None for a driver that has the lineage.
+        samples: of its output, for whoever compares it with another version's.
     """
 
     settings: JobSettings
@@ -49,6 +51,7 @@ class DriverContext:
     directories: tuple[Path, ...]
     housekeeper: Housekeeper
     standby: Standby | None = None
+    samples: OutputSamples = field(default_factory=OutputSamples)
 
     @property
     def input_uids(self) -> list[str]:

@@ -140,32 +140,43 @@ class FileBound:
 
     def __init__(self, graph: JobGraph, spark_dir: Path) -> None:
         self._logs = [
-            spark_dir / "sources" / str(i)
+            FilesTaken(spark_dir, i)
             for i, node in enumerate(graph.inputs)
             if node.files is not None
         ]
         counts = [_count_files(node) for node in graph.inputs if node.files is not None]
         # Of an input that cannot be counted the log has files, too: they would count for others.
         self._total = 0 if None in counts else sum(filter(None, counts))
-        self._done: dict[Path, int] = {}
 
     def read(self) -> tuple[int, int] | None:
         """(files taken up, files there are); None where that is not known of each input."""
         if not self._logs or not self._total:
             return None
-        done = sum(self._taken(log) for log in self._logs)
-        return min(done, self._total), self._total
+        return min(sum(log.count() for log in self._logs), self._total), self._total
 
-    def _taken(self, log: Path) -> int:
+
+class FilesTaken:
+    """How many files an input that reads a directory has taken up, ever.
+
+    Args:
+        spark_dir: as above.
+        index: of the input in the query.
+    """
+
+    def __init__(self, spark_dir: Path, index: int) -> None:
+        self._log = spark_dir / "sources" / str(index)
+        self._done: dict[Path, int] = {}
+
+    def count(self) -> int:
         """Entries in the source log: a compact file holds all before it."""
         try:
-            names = [path.name for path in log.iterdir()]
+            names = [path.name for path in self._log.iterdir()]
         except OSError:
             return 0
         compact = [int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")]
         base = max(compact, default=-1)
-        counted = [log / f"{base}.compact"] if compact else []
-        counted += [log / n for n in names if n.isdigit() and int(n) > base]
+        counted = [self._log / f"{base}.compact"] if compact else []
+        counted += [self._log / n for n in names if n.isdigit() and int(n) > base]
         for path in counted:
             if path not in self._done:
                 self._done[path] = _entries(path)

@@ -25,6 +25,7 @@ from moorage.driver.views import (
     OddRows,
     QueryableView,
     RestoredView,
+    SampleView,
     SavepointView,
     ServerPart,
     SinkOutput,
@@ -84,6 +85,10 @@ class Reporter:
         """What the job is made of."""
         self._publish(graph=view, sinks=sinks)
 
+    def sample(self, view: SampleView | None) -> None:
+        """The sample of the output that somebody wants; None once nobody does."""
+        self._publish(sample=view)
+
     def queryable(self, views: tuple[QueryableView, ...]) -> None:
         """The states that may be looked up."""
         if views != self.progress.queryable:
@@ -102,6 +107,7 @@ class Reporter:
             changes |= {"phase": "starting", "rows_total": 0, "epochs": 0, "rewinds": 0}
             changes |= {"odd": OddRows(), "restored": None, "restored_from": None, "opened": {}}
             changes |= {"last_checkpoint": None, "in_epoch": False, "epoch_began": None}
+            changes |= {"sample": None}
         self._publish(**changes)
 
     def released(self) -> None:

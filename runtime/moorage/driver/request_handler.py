@@ -18,6 +18,7 @@ from moorage.driver.requests import (
     JobRequest,
     PromoteRequest,
     RescaleRequest,
+    SampleRequest,
     SavepointRequest,
     Stopped,
     StopRequest,
@@ -43,6 +44,7 @@ class RequestHandler:
     Args:
         at: what a checkpoint that begins now holds.
         last_checkpoint: publishes all output with a checkpoint, and takes no more by itself.
+        sample: tells a sample of the output from here on.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class RequestHandler:
         checkpointer: Checkpointer | NoCheckpoints,
         at: Callable[[], Boundary],
         last_checkpoint: Callable[[], None],
+        sample: Callable[[SampleRequest], None],
     ) -> None:
         self._c = context
         self._checkpointer = checkpointer
         self._at = at
         self._last_checkpoint = last_checkpoint
+        self._sample = sample
         self._stop: StopRequest | None = None
         self._granted: tuple[StopRequest, Stopped] | None = None
         self._rescale: Rescale | None = None
@@ -82,6 +86,8 @@ class RequestHandler:
             case SavepointRequest():
                 self._checkpointer.savepoint(request, self._at)
             case CheckpointRequest():
+                if request.sample is not None:
+                    self._sample(request.sample)
                 self._checkpointer.checkpoint(request, self._at)
             case RescaleRequest():
                 self._take_up_rescale(request)

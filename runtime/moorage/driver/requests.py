@@ -6,6 +6,7 @@ Called by the control socket of `moorage run`, by the endpoint of a driver in a 
 tests; knows neither.
 """
 
+import math
 import re
 import threading
 from collections import deque
@@ -141,11 +142,32 @@ JobRequest: TypeAlias = _Request[Any]
 _R = TypeVar("_R", bound=JobRequest)
 
 
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """A sample of what goes to sinks, to be told with the job's progress.
+
+    Attributes:
+        percent: of all different rows.
+        except_columns: these do not count where rows are told apart.
+        seconds: for so long, since whoever wants it may be gone before.
+    """
+
+    percent: int = 100
+    except_columns: tuple[str, ...] = ()
+    seconds: float = math.inf
+
+
 @dataclass(slots=True, eq=False)
 class CheckpointRequest(_Request[CheckpointView]):
-    """A checkpoint now, beside the periodic ones."""
+    """A checkpoint now, beside the periodic ones.
+
+    Attributes:
+        sample: what to tell of the output from here on; None changes nothing.
+    """
 
     kind = "Checkpoint"
+
+    sample: SampleRequest | None = None
 
 
 @dataclass(slots=True, eq=False)

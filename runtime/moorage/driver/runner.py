@@ -32,7 +32,7 @@ from moorage.driver.output import HeldOutput, OutputKeeper
 from moorage.driver.refusals import RestorePointCorrupt
 from moorage.driver.reporter import Reporter
 from moorage.driver.request_handler import let_go, let_go_of_checkpoints
-from moorage.driver.requests import Requests, Stopped
+from moorage.driver.requests import Requests, SampleRequest, Stopped
 from moorage.driver.rescale import follow_manifest, in_force, resized
 from moorage.driver.restore_point import (
     Choice,
@@ -44,6 +44,7 @@ from moorage.driver.restore_point import (
 )
 from moorage.driver.rewinds import Rewinds, choose_beside, counted, pause_before_next, poll
 from moorage.driver.run_status import RunStatus, run_status
+from moorage.driver.samples import OutputSamples
 from moorage.driver.savepoints import KnownSavepoints
 from moorage.driver.session import spare_byte_counts
 from moorage.driver.settings import JobSettings
@@ -518,7 +519,13 @@ def _context(
             ),
             housekeeper=Housekeeper(store.objects, writer, completed, output, settings.retain),
             standby=standby,
+            samples=OutputSamples(_sample(options, standby)),
         )
+
+
+def _sample(options: RunOptions, standby: Standby | None) -> SampleRequest | None:
+    """What is told of the output of one that stands by, for as long as it does."""
+    return options.orders.sample if standby is not None and options.orders is not None else None
 
 
 def _completed(

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -49,7 +49,9 @@ from moorage.driver.query import (
 )
 from moorage.driver.refusals import RestorePointCorrupt
 from moorage.driver.request_handler import RequestHandler
+from moorage.driver.requests import SampleRequest
 from moorage.driver.restore_point import Choice, lay_sources
+from moorage.driver.samples import Positions
 from moorage.driver.standby import FIRST_RUN, NoCheckpoints
 from moorage.driver.types import RunOutcome
 from moorage.driver.views import OddRows
@@ -154,9 +156,12 @@ class StreamRun:
         self._checkpointer = _checkpointer(context, number, choice)
         self._runner = self._restore(self._checkpointer.restore(must_exist=must_restore))
         self._checkpointer.begin()
+        if context.samples.request is not None:
+            context.samples.begin(self._runner.epoch, self._positions.after(self._batch_id))
+            self._tell_sample()
         self._runner.operator_states.next_checkpoint_id = lambda: self._checkpointer.next_id
         self._handler = RequestHandler(
-            context, self._checkpointer, self._boundary, self._last_checkpoint
+            context, self._checkpointer, self._boundary, self._last_checkpoint, self._sample
         )
         self._bound = (
             FileBound(context.graph, self._spark_dir) if context.settings.bounded else None
@@ -426,6 +431,10 @@ class StreamRun:
         committed, committables = time.monotonic(), outcome.committables()
         self._output.commit_epoch(self._number, self._runner.epoch, committables)
         self._checkpointer.staged(self._runner.epoch, committables)
+        if self._runner.sampling is not None:
+            at = self._positions.after(self._batch_id)
+            self._c.samples.committed(outcome.samples(), at)
+            self._tell_sample()
         bound = self._bound.read() if self._bound else None
         rows = outcome.rows_in(self._counted)
         self._ticking.epoch_ended()
@@ -446,6 +455,21 @@ class StreamRun:
         strange = strange_times_of(self._runner.watermarks, self._runner.now_ms)
         self._c.reporter.strange_times(strange)
         self._between_epochs()
+
+    @cached_property
+    def _positions(self) -> Positions:
+        reads = {node.uid: node.files is not None for node in self._c.graph.inputs}
+        return Positions(self._spark_dir, reads)
+
+    def _sample(self, request: SampleRequest) -> None:
+        """At a boundary: somebody wants a sample of the output from here on."""
+        at = self._positions.after(self._batch_id)
+        self._c.samples.ask(request, self._runner.epoch, at)
+        self._tell_sample()
+
+    def _tell_sample(self) -> None:
+        self._runner.sampling = self._c.samples.sampling
+        self._c.reporter.sample(self._c.samples.view)
 
     def _between_epochs(self) -> None:
         """At a boundary, under the lock: checkpoints that ended or are due, and requests."""

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from moorage.driver.requests import Requests
+from moorage.driver.requests import Requests, SampleRequest
 from moorage.driver.views import (
     ChangelogView,
     CheckpointRecord,
@@ -24,6 +24,7 @@ from moorage.driver.views import (
     OddRows,
     QueryableView,
     RestoredView,
+    SampleView,
     SavepointView,
     SinkOutput,
     SubtaskView,
@@ -47,6 +48,7 @@ class Orders:
         order_id: names the choice of `path` or of nothing, which is followed once in a lineage.
         standby: run beside the driver that has the lineage, with nothing coming out, until a
             `PromoteRequest` says that it is over; see `moorage.driver.standby`.
+        sample: what to tell of its output meanwhile; None for nothing.
     """
 
     cluster: str
@@ -58,6 +60,7 @@ class Orders:
     digest: str = ""
     order_id: str = ""
     standby: bool = False
+    sample: SampleRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,7 @@ class JobProgress:
         queryable: states whose values can be asked for, as of some seconds ago.
         configuration: how checkpoints and epochs are configured: names and values, for people.
         standby: it stands by: the phases are those of a run of which nothing comes out.
+        sample: of its output; None while nobody asked for one.
     """
 
     epoch: int = 0
@@ -192,6 +196,7 @@ class JobProgress:
     queryable: tuple[QueryableView, ...] = ()
     configuration: tuple[tuple[str, str], ...] = ()
     standby: bool = False
+    sample: SampleView | None = None
 
 
 class RunOutcome(Enum):

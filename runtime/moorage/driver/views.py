@@ -3,8 +3,8 @@
 Called by everything that shows a run: the command line, the cluster's endpoint, tests.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -214,6 +214,42 @@ class QueryableView:
 
     name: str
     about: str
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSegment:
+    """Some epochs in a row, for who compares what two versions give.
+
+    Attributes:
+        end: where sources stood after them: by input uid, see `driver/samples.py`.
+        rows: by sink uid, how often each hash came.
+    """
+
+    epochs: int
+    end: Mapping[str, Mapping[str, int | float | str]]
+    rows: Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleView:
+    """The sample of a driver's output.
+
+    Attributes:
+        percent: of all different rows, at first.
+        except_columns: these did not count.
+        since_epoch: it is of what came after this one.
+        start: where sources stood then.
+        limits: by sink uid, the highest hash that is in it.
+        trouble: why there is nothing in it; empty if there may be.
+    """
+
+    percent: int
+    except_columns: tuple[str, ...] = ()
+    since_epoch: int = 0
+    start: Mapping[str, Mapping[str, int | float | str]] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    segments: tuple[SampleSegment, ...] = ()
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 
 from moorage.engine.event_time import Value
+from moorage.engine.samples import MOST_ROWS, SampledRows, together
 from moorage_state.errors import Retryable
 from moorage_state.keyed.kv_states import duplicate_name
 from moorage_state.keyed.schema import StateSchema, merged_schema
@@ -128,6 +129,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         committables: by sink uid, what was staged.
         wrote_union: whether the delta has elements of a union list.
         queryable: states that may be looked up, each by the name that it is asked for by.
+        samples: by sink uid, the sample of its rows, where one is taken.
         began_ms: when its task began, by the clock of its machine. No two attempts have the same
             times: they are 0 where operators are downstream, to whom acknowledgements travel with
             the rows.
@@ -166,6 +168,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     read: tuple[ReadRows, ...] = ()
     wrote_union: bool = False
     queryable: dict[str, str] = {}
+    samples: dict[str, SampledRows] = {}
     began_ms: int = 0
     seconds: float = 0.0
     wait_seconds: float = 0.0
@@ -259,6 +262,14 @@ class EpochOutcome:
             for uid, items in ack.committables.items():
                 merged.setdefault(uid, []).extend(items)
         return merged
+
+    def samples(self) -> dict[str, SampledRows]:
+        """By sink uid, the sample of its rows."""
+        found: dict[str, list[SampledRows]] = {}
+        for ack in (*self.acks.values(), *self.stateless):
+            for uid, rows in ack.samples.items():
+                found.setdefault(uid, []).append(rows)
+        return {uid: together(parts, MOST_ROWS) for uid, parts in found.items()}
 
     def operator_states(self) -> dict[str, list[OperatorStateSchema]]:
         """Schemas of what belongs to subtasks and to no key, by operator uid, where there is any.

@@ -22,6 +22,7 @@ from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.engine.local_aggregation import TwoPhases
 from moorage.engine.operator_states import OperatorStates
 from moorage.engine.plan import EpochFrame, EpochPlan, EpochPlanner
+from moorage.engine.samples import Sampling
 from moorage.engine.subtask import seldom_collecting, wall_ms
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.task_failures import failure_of
@@ -57,6 +58,7 @@ class EpochRunner:
             asked), "run" (Spark's job), "source" (of it, until the first subtask began, by the
             clocks of the machines) and "commit".
         schemas: by operator uid, the states known so far.
+        sampling: of what goes to sinks, from the next epoch on; None for no sample.
 
     Args:
         restored: there is state from before, so that nobody knows of what timers.
@@ -92,6 +94,7 @@ class EpochRunner:
         self.operator_states = operator_states or OperatorStates()
         self.now_ms = now_ms
         self.phases: dict[str, float] = {}
+        self.sampling: Sampling | None = None
         self._clock = clock
         self._kv_states = kv_states or KvStateLocationRegistry({})
         at_first = (UNKNOWN if restored else NEVER,) * parallelism
@@ -194,6 +197,7 @@ class EpochRunner:
             schemas=self.schemas,
             operator_states=self.operator_states.plans(self._graph),
             added_up=frozenset(self._two_phases.uids),
+            sampling=self.sampling,
         )
 
     def _commit(self, outcome: EpochOutcome) -> None:

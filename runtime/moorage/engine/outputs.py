@@ -18,6 +18,7 @@ from moorage.api.sinks import Sink, SinkWriter, StageId
 from moorage.engine.acks import Tally, mark_of, tally_of
 from moorage.engine.columns import carried_batch, row_batch, side_column
 from moorage.engine.output_types import RowShape, fitted, hash_column
+from moorage.engine.samples import SampledRows, Sampler
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.errors import UserError
 
@@ -218,6 +219,7 @@ class SubtaskOutput:
         self.buffer = (TaggedBuffer if sides else OutputBuffer)(plan.uid, plan.output, sides)
         self._mixed = any(side.read for side in plan.side_outputs)
         self._tables: list[tuple[str, Any]] = []
+        self._sampler = Sampler(plan.sampling) if plan.sampling is not None else None
         self._hash = xxhash.xxh3_128()
         self.sent: dict[str, Tally] = {}
         self.sink_seconds = 0.0
@@ -226,6 +228,11 @@ class SubtaskOutput:
     def digest(self) -> str:
         """Of all rows that went downstream; empty where nothing is downstream."""
         return self._hash.hexdigest() if self._plan.downstream else ""
+
+    @property
+    def samples(self) -> dict[str, SampledRows]:
+        """By sink uid, the sample of its rows, where one is taken."""
+        return self._sampler.taken() if self._sampler is not None else {}
 
     def open(self) -> None:
         """Open a writer for each sink."""
@@ -310,6 +317,8 @@ class SubtaskOutput:
             with self._in_sinks():
                 for _, writer in outlet.writers:
                     writer.write(batch)
+                if self._sampler is not None:
+                    self._sampler.add([uid for uid, _ in outlet.writers], batch)
         if outlet.read:
             # With the number of rows no two outputs have the same bytes.
             self._hash.update(f"{name}:{batch.num_rows}:".encode())

@@ -59,6 +59,7 @@ from moorage.engine.local_aggregation import (
 )
 from moorage.engine.placement import Placement
 from moorage.engine.range_access import LeasedRange
+from moorage.engine.samples import Sampling
 from moorage.engine.subtask import run_subtask, stage_rows
 from moorage.engine.subtask_plan import OperatorStatePlan, SideOutputPlan, SubtaskPlan, Upstream
 from moorage_state.keyed.schema import StateSchema
@@ -194,6 +195,7 @@ class EpochPlan:
     schemas: Mapping[str, tuple[StateSchema, ...]]
     operator_states: Mapping[str, OperatorStatePlan] = field(default_factory=dict)
     added_up: Collection[str] = ()
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +324,7 @@ class EpochPlanner:
             sinks=outlets.sinks,
             operator_state=spec.operator_states.get(operator.uid),
             batch=self.batch,
+            sampling=spec.sampling,
         )
 
     def _upstreams(self, operator: OperatorNode) -> tuple[Upstream, ...]:
@@ -560,7 +563,8 @@ class _Build:
         schema = arrow_schema(node.upstream.schema)
 
         def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return stage_rows(spec.lineage, spec.run, spec.epoch, uid, sink, schema, batches)
+            ids = spec.lineage, spec.run, spec.epoch, uid
+            return stage_rows(*ids, sink, schema, batches, spec.sampling)
 
         return rows.mapInArrow(stage, _ACK_SCHEMA)
 

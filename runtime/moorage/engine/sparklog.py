@@ -243,6 +243,17 @@ def _read_offsets(checkpoint_location: Path, batch_id: int, inputs: int) -> _Off
     return _Offsets(header, tuple(None if line == _NO_OFFSET else line for line in lines))
 
 
+def read_offsets(
+    checkpoint_location: Path, batch_id: int, input_uids: Sequence[str]
+) -> Mapping[str, str | None]:
+    """By input uid, the source's JSON at the end of a batch; None for nothing yet.
+
+    Raises CorruptState: the file is missing or not in the form this version knows.
+    """
+    lines = _read_offsets(checkpoint_location, batch_id, len(input_uids)).lines
+    return dict(zip(input_uids, lines, strict=True))
+
+
 def _query_id(metadata: str, checkpoint_location: Path) -> str:
     try:
         return str(read_json(metadata)["id"])
@@ -258,9 +269,9 @@ def _path(uid: str, name: str) -> tuple[str, ...]:
 
 def _source_files(directory: Path, offset: str, previous: str | None) -> list[str]:
     """The files of one source that a resume after `offset` reads, as paths below `directory`."""
-    last = _file_source_position(offset)
+    last = file_source_position(offset)
     if last is not None:
-        replayed = -1 if previous is None else _file_source_position(previous)
+        replayed = -1 if previous is None else file_source_position(previous)
         return _file_source_entries(directory, -1 if replayed is None else replayed, last)
     return sorted(
         path.relative_to(directory).as_posix()
@@ -269,7 +280,7 @@ def _source_files(directory: Path, offset: str, previous: str | None) -> list[st
     )
 
 
-def _file_source_position(offset: str) -> int | None:
+def file_source_position(offset: str) -> int | None:
     """The last entry of the file source's log that `offset` includes; None for other sources."""
     try:
         parsed = read_json(offset)

@@ -48,6 +48,7 @@ from moorage.engine.key_loop import KeyLoop
 from moorage.engine.outputs import OutputBuffer, SubtaskOutput
 from moorage.engine.range_access import BoundRange, Connect, connect_to
 from moorage.engine.rows import RowFilter, count_rows
+from moorage.engine.samples import Sampler, Sampling
 from moorage.engine.subtask_operator_state import SubtaskOperatorState
 from moorage.engine.subtask_plan import NEVER, UNKNOWN, SubtaskPlan
 from moorage.engine.task_failures import SubtaskFailure, failure_in
@@ -377,6 +378,7 @@ class _Subtask:
             committables=committables,
             queryable=self._store.kv_states.names(),
             sent=self._sending.sent,
+            samples=self._sending.samples,
             read=tuple(
                 ReadRows(up.uid, up.side_output, mine)
                 for up, mine in zip(plan.upstreams, self._read, strict=True)
@@ -404,6 +406,7 @@ def stage_rows(
     sink: Sink,
     schema: pa.Schema,
     batches: Iterator[pa.RecordBatch],
+    sampling: Sampling | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Stage a partition of rows for a sink and acknowledge it.
 
@@ -411,10 +414,14 @@ def stage_rows(
     """
     writer = sink.open_writer(StageId(lineage, run, epoch, uid, uuid4().int % 100_000), schema)
     rows, began, began_ms, waits = 0, time.monotonic(), wall_ms(), _Waits(batches)
+    sampler = Sampler(sampling) if sampling is not None else None
     try:
         for batch in waits:
-            writer.write(batch.cast(schema))
+            made = batch.cast(schema)
+            writer.write(made)
             rows += batch.num_rows
+            if sampler is not None:
+                sampler.add([uid], made)
         staged = {uid: items} if (items := writer.finish()) else {}
     except BaseException as error:
         try:
@@ -432,6 +439,7 @@ def stage_rows(
         epoch=epoch,
         rows_in=rows,
         committables=staged,
+        samples=sampler.taken() if sampler is not None else {},
         began_ms=began_ms,
         seconds=seconds,
         wait_seconds=waits.seconds,

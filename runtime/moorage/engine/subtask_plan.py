@@ -12,6 +12,7 @@ from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunct
 from moorage.api.sinks import Sink
 from moorage.engine.columns import carried_schema
 from moorage.engine.range_access import LeasedRange
+from moorage.engine.samples import Sampling
 from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.operator_state import OperatorStateSchema
@@ -105,6 +106,7 @@ class SubtaskPlan:
         bad_times_to: the same for rows without the event time that their input declares.
         upstreams: the outputs of other operators that are read.
         operator_state: for an operator with operator state or broadcast rows.
+        sampling: of what goes to sinks; None for no sample.
     """
 
     uid: str
@@ -139,6 +141,7 @@ class SubtaskPlan:
     sinks: tuple[tuple[str, Sink], ...] = ()
     operator_state: OperatorStatePlan | None = None
     batch: bool = False
+    sampling: Sampling | None = None
 
     @property
     def carried(self) -> pa.Schema:

@@ -8,7 +8,9 @@ from moorage_testing.batches import KEYS, add_batch
 from moorage_testing.jobs import kill_group, wait_until
 from tests.spark.cluster.driver_home import DriverHome, DriverProcess
 
+from moorage.engine.samples import row_hashes
 from moorage_api.driver import SavepointInfo
+from moorage_operator.decide.outputs import compared
 from moorage_state.snapshots import Fence, Released, Run, SavepointStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
@@ -151,6 +153,42 @@ def test_a_driver_is_asked_and_ended_and_followed_by_one_that_stood_by(home):
     other = {"mode": "Path", "path": savepoint.path, "digest": "sha256:other", "orderId": "o-1"}
     end = home.start(3, uid="uid-2", restore=other).end(4)
     assert (end.outcome, end.code) == ("Failed", "restore_point_changed")
+
+
+def test_drivers_tell_samples_by_which_the_output_of_two_versions_is_compared(home):
+    first = home.start(1)
+    first.wait_for_rows(10)
+    assert first.state().sample is None
+    order = {"percent": 100, "exceptColumns": ["of no sink"]}
+    first.ask("/checkpoints", requestId="c-1", sample={**order, "seconds": 3600})
+    assert first.done("c-1").state == "Completed"
+    second = home.start(2, standby=True, sample=order)
+    stands_by(second, 0)
+    for batch in range(1, 5):  # each by itself, so that each is an epoch
+        add_batch(home.path / "in", batch)
+        first.wait_for_rows(10 * (batch + 1))
+        stands_by(second, 10 * batch)
+    old, new = first.state().sample, second.state().sample
+    assert old is not None
+    assert new is not None
+    assert old.since_epoch <= new.since_epoch, "it began with that checkpoint"
+    sinks = ["by-checkpoint", "by-epoch", "out"]
+    for found in compared(new, old, sinks):
+        assert found.rows >= 2 * 2 * 10, "of the first two batches at least, of both"
+        assert found.differing == 0
+    wait_for_output(home, 5, first)
+    columns = pq.read_table(home.path / "out", columns=["key", "count"])
+    (rows,) = columns.combine_chunks().to_batches()
+    given = {f"{one:016x}" for one in row_hashes(rows).tolist()}
+    told = {row for one in old.segments for row in one.rows["out"]}
+    assert len(told) == 40
+    assert told < given, "who may read the output can tell which row a hash is of"
+    odd = new.segments[0].model_copy(update={"rows": {"out": {"0" * 16: 1}}})
+    new = new.model_copy(update={"segments": (odd, *new.segments[1:])})
+    assert compared(new, old, ["out"])[0].extra == {"0" * 16: 1}
+    for driver in (second, first):
+        driver.ask("/stop", requestId="t")
+        driver.end(0)
 
 
 @pytest.mark.soak

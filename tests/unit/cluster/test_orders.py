@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 
 import pytest
 from moorage_testing.tls import mount as put_certificate
@@ -12,10 +13,13 @@ from moorage.cluster.orders import (
     OrdersRefused,
     Places,
     read_orders,
+    sample_request,
 )
+from moorage.driver.requests import SampleRequest
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders
 from moorage.redaction import Redactor
+from moorage_api.driver import SampleBody
 from moorage_state.server.tls import TlsFiles
 
 from .conftest import TOKEN, mounted_files
@@ -45,6 +49,15 @@ def test_what_is_mounted_becomes_orders(mount):
         digest="sha256:1",
         order_id="o",
     )
+
+
+def test_one_that_stands_by_is_told_which_sample_to_tell_for_as_long_as_it_does(mount):
+    sample = {"percent": 20, "exceptColumns": ["at"]}
+    orders = read_orders(mount(start_json=start(standby=True, sample=sample))).orders
+    assert orders.sample == SampleRequest(20, ("at",), seconds=math.inf)
+    asked = SampleBody(percent=20, except_columns=("at",), seconds=9.0)
+    assert sample_request(asked) == SampleRequest(20, ("at",), seconds=9.0)
+    assert sample_request(None) is None
 
 
 def test_orders_and_state_servers_have_tokens_of_their_own(mount):

@@ -19,15 +19,18 @@ from moorage.driver.requests import (
     JobRequest,
     Requests,
     RescaleRequest,
+    SampleRequest,
     SavepointRequest,
     Stopped,
     StopRequest,
 )
+from moorage.driver.samples import OutputSamples
 from moorage.driver.stream_run import StreamRun, Ticking
 from moorage.driver.types import RunOutcome
-from moorage.driver.views import CheckpointView, ExecutorsView, SavepointView
+from moorage.driver.views import CheckpointView, ExecutorsView, SampleView, SavepointView
 from moorage.engine.event_time import Watermarks
 from moorage.engine.range_access import ExecutorLost
+from moorage.engine.samples import Sampling
 from moorage.engine.task_failures import SparkEnded
 from moorage_state.coordinator import CheckpointRetentionPolicy, CompletedCheckpointStore
 from moorage_state.errors import Fenced, MoorageError, Retryable, StoreUnavailable, UserError
@@ -237,11 +240,12 @@ class Running:
             clock_behind_ms=0,
             processing_time=lambda: 0,
             run=self.epoch,
+            sampling=None,
         )
         self.in_epoch = threading.Event()
         run._checkpointer = self.checkpoints
         run._handler = RequestHandler(
-            run._c, run._checkpointer, run._boundary, run._last_checkpoint
+            run._c, run._checkpointer, run._boundary, run._last_checkpoint, run._sample
         )
         run._start_query = lambda: self.query
         run._spark_dir = Path("nowhere")
@@ -514,6 +518,21 @@ def test_the_number_of_subtasks_needs_a_restart_and_executors_do_not(running):
     assert same.state == "Completed"
     assert many.error.code == "user_error"
     assert running.environment.scaled == [3]
+
+
+def test_a_sample_is_told_from_the_boundary_on_at_which_it_was_asked_for(running):
+    seen: list[SampleView] = []
+    running.run._c.samples = OutputSamples()
+    running.run._positions = SimpleNamespace(after=lambda batch: {"in": {"": batch}})
+    running.reports.sample = seen.append
+    running.ask(CheckpointRequest())
+    running.run._between_epochs()
+    assert (seen, running.run._runner.sampling) == ([], None)
+    running.ask(CheckpointRequest(SampleRequest(20, ("at",), 60.0)))
+    running.run._between_epochs()
+    [view] = seen
+    assert (view.percent, view.since_epoch, view.start) == (20, 41, {"in": {"": 0}})
+    assert running.run._runner.sampling == Sampling(20, ("at",))
 
 
 def test_what_was_asked_for_outlives_a_move_of_ranges(running):

@@ -21,10 +21,13 @@ from moorage_api.driver import (
     DriverState,
     LoadReport,
     OperatorLoad,
+    OutputSample,
     PromoteBody,
     RequestError,
     RequestView,
     RescaleBody,
+    SampleOrder,
+    SampleSegment,
     SavepointBody,
     SavepointInfo,
     SinkView,
@@ -73,9 +76,13 @@ class FakeDriver(LineageKeeper):
     standby: bool = False
     sinks: tuple[SinkView, ...] | None = None
     rows: float = 0.0
+    sampling: SampleOrder | None = None
+    knows_samples: bool = True
+    sampled_since: int = 0
 
     def __post_init__(self) -> None:
         self.standby = self.order.standby
+        self.sampling = self.order.sample
 
     # -- facts ---------------------------------------------------------------------------------
 
@@ -129,6 +136,7 @@ class FakeDriver(LineageKeeper):
             consecutive_failed_checkpoints=self.failed_in_a_row,
             storage_error=self.storage_error,
             sinks=self.sinks,
+            sample=self._sample(),
             requests=tuple(asked.view for asked in self.asked.values()),
         )
 
@@ -168,6 +176,26 @@ class FakeDriver(LineageKeeper):
         """Of its one operator."""
         gives, rows = self.habits.standby_output if self.standby else 2.0, round(self.rows)
         return OperatorLoad(uid="counts", subtasks=1, rows_in=rows, rows_out=round(rows * gives))
+
+    def _sample(self) -> OutputSample | None:
+        """Of its one sink, which gets some rows in each epoch; an epoch is a position as well."""
+        if self.sampling is None or self.running_since is None:
+            return None
+        odd = self.habits.standby_differs if self.standby else 0
+        segments = []
+        for first in range(self.sampled_since, self.epoch, 8):
+            epochs = range(first + 1, min(first + 8, self.epoch) + 1)
+            rows = {f"{n:012x}{int(bool(odd) and n % odd == 0):04x}": 2 for n in epochs}
+            end: dict[str, dict[str, int | float | str]] = {"clicks": {"": epochs[-1]}}
+            segments.append(SampleSegment(epochs=len(epochs), end=end, rows={"out": rows}))
+        return OutputSample(
+            percent=self.sampling.percent,
+            except_columns=self.sampling.except_columns,
+            since_epoch=self.sampled_since,
+            start={"clicks": {"": self.sampled_since}},
+            limits={"out": "f" * 16},
+            segments=tuple(segments),
+        )
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -232,12 +260,12 @@ class FakeDriver(LineageKeeper):
 
     def _promote(self, now: datetime) -> None:
         """All is warm: what is left is to claim and to restore."""
-        self.standby, self.running_since = False, None
+        self.standby, self.running_since, self.sampling = False, None, None
         self.phase, self.started = "starting", now - timedelta(seconds=self.habits.boot)
         self._claim(now)
 
     def _begin(self, now: datetime) -> None:
-        self.phase = "running"
+        self.phase, self.sampled_since = "running", self.epoch
         self.running_since = self.last_epoch_at = self.parallel_since = now
         self.parallelism = self.manifest["spec"]["scaling"]["parallelism"]
         self.executors = self.executors_ready = (
@@ -275,6 +303,8 @@ class FakeDriver(LineageKeeper):
             PROMOTE_PATH: "Promote",
         }
         assert isinstance(body, (CheckpointBody, SavepointBody, StopBody, RescaleBody, PromoteBody))
+        if getattr(body, "sample", None) is not None and not self.knows_samples:
+            raise EndpointRefused("bad_request", "sample: extra inputs are not permitted")
         known = self.asked.get(body.request_id)
         if known is not None:
             if known.body != body:
@@ -289,6 +319,8 @@ class FakeDriver(LineageKeeper):
             if not self.alive or asked.view.state in ("Completed", "Failed") or self.stands_still:
                 continue
             if asked.due is None:
+                if isinstance(asked.body, CheckpointBody) and asked.body.sample is not None:
+                    self.sampling, self.sampled_since = asked.body.sample, self.epoch
                 asked.due = now + timedelta(seconds=self.habits.snapshot)
                 asked.view = asked.view.model_copy(update={"state": "Running"})
             elif now >= asked.due:

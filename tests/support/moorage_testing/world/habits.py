@@ -33,6 +33,7 @@ class Habits:
         standby_bytes: of the state of one that stands by; others have a gigabyte.
         standby_rate: rows per second of one that stands by; others take 100.
         standby_output: rows that one that stands by gives for each that it takes; others give 2.
+        standby_differs: of so many epochs of one that stands by, one has other rows; 0 for none.
         load_window: seconds of load that they report.
         arrivals: rows per second that come, by job; drivers of other jobs say nothing of a load.
         each: rows per second that a subtask does.
@@ -65,6 +66,7 @@ class Habits:
     standby_bytes: int = 1 << 30
     standby_rate: float = 100.0
     standby_output: float = 2.0
+    standby_differs: int = 0
     load_window: float = 900.0
     arrivals: dict[str, float] = field(default_factory=dict)
     each: float = 1000.0
