@@ -87,9 +87,10 @@ _FULL_STATUS = 507
 _REDIRECTS = range(300, 400)
 _AGAIN_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
+_NO_CREDENTIALS = "NoCredentialsError"
 # By name: importing botocore takes longer than a job on a directory needs to start.
 _PERSON = {
-    "NoCredentialsError": _CREDENTIALS,
+    _NO_CREDENTIALS: _CREDENTIALS,
     "PartialCredentialsError": _CREDENTIALS,
     "ProfileNotFound": "correct AWS_PROFILE, or make the profile",
     "ConfigParseError": "correct boto3's configuration file",
@@ -121,6 +122,8 @@ _GIVEN_CONNECTIONS = 16
 
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 30
+_METADATA_ATTEMPTS = 3
+_METADATA_ATTEMPTS_ENV = "AWS_METADATA_SERVICE_NUM_ATTEMPTS"
 KEYS_DIR_ENV = "MOORAGE_CREDENTIALS_DIR"
 """Names a directory with the keys of the store, which may change under way: see `mounted_keys`."""
 
@@ -280,6 +283,12 @@ class _Connections:
                 self._drop_oldest()
             return found
 
+    def drop(self, connection: S3Connection) -> None:
+        """Make another one next time; who still uses this one holds it until done."""
+        with self._lock:
+            kept = {s: found for s, found in self._open.items() if found is not connection}
+            self._open = kept
+
     def _drop_oldest(self) -> None:
         """Forget what was not used for long; who still uses it holds it until done."""
         # Those with credentials of their own belong to many jobs and change in time.
@@ -319,7 +328,7 @@ def _client(address: S3Address, credentials: S3Credentials | None, keys: str) ->
         response_checksum_validation="when_supported",
     )
     region = address.region or (credentials.region if credentials else None)
-    session = boto3.session.Session(**_given(credentials))
+    session = boto3.session.Session(**_given(credentials), botocore_session=_patient_session())
     if keys and credentials is None:
         from moorage_state.stores.s3.mounted_keys import session_with
 
@@ -329,6 +338,19 @@ def _client(address: S3Address, credentials: S3Credentials | None, keys: str) ->
     if address.endpoint:
         client.meta.events.register_first("needs-retry.s3", _go_nowhere_else)
     return client
+
+
+def _patient_session() -> Any:
+    """A session that asks a machine for its role more than once: botocore then says there is none.
+
+    That refuses a job for good. Where a person says how often, so it is.
+    """
+    from botocore.session import get_session
+
+    session = get_session()
+    if _METADATA_ATTEMPTS_ENV not in os.environ:
+        session.set_config_variable("metadata_service_num_attempts", _METADATA_ATTEMPTS)
+    return session
 
 
 def _given(credentials: S3Credentials | None) -> dict[str, str | None]:
@@ -429,6 +451,9 @@ class Calls:
             try:
                 done = work(one)
             except Exception as error:
+                if type(error).__name__ == _NO_CREDENTIALS:
+                    # A client looks for them once, and what gives them may have been away.
+                    _connections.drop(connection)
                 if status_of(error) == 404 and code_of(error) in _NO_CODE:
                     # Without a body nobody knows whether the object is missing or the bucket.
                     self._check_bucket(connection)
