@@ -7,7 +7,7 @@ from moorage_testing.manifests import checkpoint_fields
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812  the name everybody reads
 
-from moorage.engine.sparklog import SparkLog, capture, lay
+from moorage.engine.sparklog import COMPACT_INTERVAL, SparkLog, capture, compact_interval, lay
 from moorage_state.errors import UserError
 from moorage_state.snapshots import Cutter, Root, source_texts, store_texts, with_texts
 from moorage_state.stores import MemoryStore
@@ -133,6 +133,25 @@ def test_rewound_to_any_batch_the_rest_comes_once_and_nothing_else(
     assert resumed.query_id == recorded.query_id == recorded.captures[batch].query_id
     assert min(resumed.batches, default=batch + 1) == batch + 1
     assert sorted(recorded.rows(upto=batch) + resumed.rows()) == ALL
+
+
+def test_a_log_that_was_compacted_at_another_interval_is_found_again(spark, tmp_path):
+    """Of one compact entry Spark makes up an interval, and looks by it for others."""
+    usual, seen, location, folder = 2, [], tmp_path / "first", tmp_path / "j"
+    try:
+        spark.conf.set(COMPACT_INTERVAL, str(usual))
+        # With an interval of 2 entry 3 is the last compact one; then it is 4, and 7 is.
+        for number, files in enumerate((5, 10, 12)):
+            add_json(folder, *range(files))
+            done = run({"j": json_files(spark, folder)}, location)
+            seen += done.rows()
+            log = done.captures[max(done.captures)]
+            location = tmp_path / f"laid-{number}"
+            lay(location, log, ["j"])
+            spark.conf.set(COMPACT_INTERVAL, str(compact_interval(log, usual)))
+    finally:
+        spark.conf.unset(COMPACT_INTERVAL)
+    assert sorted(seen) == sorted(("j", i) for i in range(12))
 
 
 def test_the_log_of_files_goes_into_objects_once_and_comes_back_whole(recorded):

@@ -60,7 +60,7 @@ from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.event_time import Watermarks
 from moorage.engine.operator_states import OperatorMove, redistribute
 from moorage.engine.range_access import ExecutorLost
-from moorage.engine.sparklog import capture
+from moorage.engine.sparklog import COMPACT_INTERVAL, USUAL_INTERVAL, capture, compact_interval
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.task_failures import GOT_OVER, SparkEnded, failure_of, with_causes
 from moorage_state.errors import (
@@ -291,6 +291,9 @@ class StreamRun:
         log = lay_sources(self._choice, c.store.objects, self._spark_dir, c.input_uids, c.settings)
         if log is None:
             return
+        text = c.settings.spark_conf.get(COMPACT_INTERVAL, "")
+        usual = int(text) if text.isdecimal() else USUAL_INTERVAL  # Spark says what is wrong
+        c.spark.conf.set(COMPACT_INTERVAL, str(compact_interval(log, usual)))
         self._cutter = Cutter(manifest)
         self._query_id = log.query_id
         self._first_batch = log.batch_id + 1

@@ -34,6 +34,12 @@ _VERSION = "v1"
 _NO_OFFSET = "-"
 _COMPACT = ".compact"
 
+COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
+"""After how many entries the file source compacts its log."""
+
+USUAL_INTERVAL = 10
+"""Of Spark, where nobody sets it."""
+
 
 class InputLog(msgspec.Struct, frozen=True):
     """Where one input stands.
@@ -175,6 +181,26 @@ def lay(
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def compact_interval(log: SparkLog, usual: int) -> int:
+    """The setting `COMPACT_INTERVAL` with which the file source finds what is laid of its log.
+
+    It looks for a compact entry wherever its interval says that there is one, and does not start
+    without. The interval is not written down: of one compact entry it is the least divisor of its
+    number (from 1) that is not below the setting, which need not be the one that the log has. So
+    the setting must be beyond the entries since that one: `CompactibleFileStreamLog` of Spark.
+
+    Args:
+        usual: the least that the answer may be.
+    """
+    for entry in log.inputs.values():
+        last = None if entry.offset is None else file_source_position(entry.offset)
+        if last is not None:
+            compacts = [name.removesuffix(_COMPACT) for name in entry.files if _COMPACT in name]
+            compact = max(map(int, filter(str.isdecimal, compacts)), default=-1)
+            usual = max(usual, last - compact + 1)
+    return usual
 
 
 def _laid_files(log: SparkLog, input_uids: Sequence[str]) -> Iterator[tuple[PurePosixPath, str]]:

@@ -1,8 +1,9 @@
 import json
 
 import pytest
+from msgspec import structs
 
-from moorage.engine.sparklog import SparkLog, capture, lay
+from moorage.engine.sparklog import InputLog, SparkLog, capture, compact_interval, lay
 from moorage_state.errors import CorruptState, UserError
 
 HEADER = '{"batchWatermarkMs":%d,"batchTimestampMs":5,"conf":{"a":"b\u2028c"}}'
@@ -192,3 +193,20 @@ def test_an_empty_directory_will_do(tmp_path, log):
     (tmp_path / "new").mkdir()
     lay(tmp_path / "new", log, ["files", "rate"])
     assert (tmp_path / "new" / "commits" / "2").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "last", "wanted"),
+    [
+        ([], 0, 10),
+        (["0", "1"], 1, 10),
+        (["9.compact", "10"], 10, 10),
+        # Spark went by 20 since entry 19 was the only compact one; 10 divides 40 as well.
+        (["39.compact", *map(str, range(40, 54))], 53, 15),
+        (list(map(str, range(15))), 14, 16),
+    ],
+)
+def test_spark_is_to_look_for_no_compact_entry_that_is_not_there(log, files, last, wanted):
+    offset = json.dumps({"logOffset": last})
+    inputs = {**log.inputs, "files": InputLog(offset, None, dict.fromkeys(files, "v1"))}
+    assert compact_interval(structs.replace(log, inputs=inputs), 10) == wanted
