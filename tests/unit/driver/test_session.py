@@ -69,6 +69,24 @@ def test_the_driver_logs_warnings_unless_the_job_says_otherwise(given):
     assert conf["spark.log.level"] == given.get("spark.log.level", "WARN")
 
 
+def retained(given):
+    settings: Any = SimpleNamespace(spark_conf=given, parallelism=2)
+    return {name: value for name, value in engine_conf(settings).items() if ".retained" in name}
+
+
+def test_of_what_has_ended_little_is_remembered_where_nobody_can_see_it():
+    assert retained({}) == {
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.ui.retainedJobs": "20",
+        "spark.ui.retainedStages": "20",
+    }
+
+
+def test_who_shows_the_ui_or_says_how_much_has_as_much():
+    assert retained({"spark.ui.enabled": "true"}) == {}
+    assert retained({"spark.ui.retainedStages": "7"})["spark.ui.retainedStages"] == "7"
+
+
 def test_the_places_of_a_run_may_have_blanks_in_their_names(tmp_path, monkeypatch):
     installed, scratch = tmp_path / "it's my venv", tmp_path / "run of mine"
     monkeypatch.setattr(session, "files", lambda _package: installed)
