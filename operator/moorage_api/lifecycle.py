@@ -61,7 +61,7 @@ class CompareOutputs(Model):
     max_differing_percent: Annotated[int, Field(ge=0, le=99)] = 0
     """How many of these one version alone may give, of each sink."""
 
-    min_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 100
+    min_rows: Annotated[int, Field(ge=1, le=500)] = 100  # of many rows a sample has as many
     """How many must have been compared, of both versions together; until then it stands by."""
 
     except_columns: Annotated[

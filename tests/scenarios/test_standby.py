@@ -238,7 +238,7 @@ async def test_nobody_is_asked_for_a_sample_where_none_is_compared(running):
 
 
 async def test_too_few_rows_are_waited_for_and_said_when_the_time_is_over(running):
-    rules = comparing(minRows=100_000)
+    rules = comparing(minRows=500)
     rules["standby"]["catchUpTimeout"] = "2m"
     running.edit(image=NEW, upgrade=rules)
     await running.until(lambda: "StandbyFailed" in running.events(), 600)
@@ -246,7 +246,7 @@ async def test_too_few_rows_are_waited_for_and_said_when_the_time_is_over(runnin
     untouched(running)
     said = running.status().condition("Reconciled").message
     assert "was not good within 2m: " in said
-    assert "compareOutputs.minRows 100000 rows of the sample" in said
+    assert "compareOutputs.minRows 500 rows of the sample" in said
 
 
 async def test_a_comparison_that_is_asked_for_meanwhile_is_made_with_another_driver(running):

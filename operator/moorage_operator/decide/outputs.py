@@ -62,6 +62,13 @@ def is_sampled(sample: OutputSample | None, rules: CompareOutputs) -> bool:
     return told == (rules.sample_percent, rules.except_columns)
 
 
+def not_comparable(new: OutputSample, old: OutputSample) -> str:
+    """Why nothing can be said of the rows of both; empty if something can."""
+    if trouble := new.trouble or old.trouble:
+        return trouble
+    return "" if new.start.keys() & old.start.keys() else "no input has one uid in both versions"
+
+
 def compared(new: OutputSample, old: OutputSample, sinks: Iterable[str]) -> list[SinkRows]:
     """What both must have given by now, sink by sink."""
     mine, theirs = list(_counting(new, old)), list(_counting(old, new))

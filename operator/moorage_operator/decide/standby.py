@@ -24,7 +24,7 @@ from moorage_api.status import OperationType, StandbyCounts, StandbyStatus
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import is_believed, trouble
 from moorage_operator.decide.operations import begin
-from moorage_operator.decide.outputs import compared, is_sampled
+from moorage_operator.decide.outputs import compared, is_sampled, not_comparable
 from moorage_operator.decide.phase import held_pod, refused_executors
 from moorage_operator.decide.preflight import refuse_version
 from moorage_operator.decide.recover import FailureKind, backoff, judge, kind_of
@@ -391,8 +391,8 @@ def _compared_rows(
     new, its, field = report.sample, old.sample, "upgrade.standby.compareOutputs"
     if new is None or its is None:
         return None  # told above
-    if trouble := new.trouble or its.trouble:
-        return _Judged("Worse", f"its output cannot be compared: {trouble}; leave {field} out")
+    if why := not_comparable(new, its):
+        return _Judged("Worse", f"its output cannot be compared: {why}; leave {field} out")
     known = [{one.uid for one in each.sinks or ()} for each in (report, old)]
     found = compared(new, its, known[0] & known[1])
     if sum(one.rows for one in found) < rules.min_rows:

@@ -112,18 +112,18 @@ class OutputSamples:
         return min(MOST_SEGMENTS, MOST_BYTES // len(json.dumps(last)) - 1)
 
     def _bound(self) -> None:
-        """No more different rows of a sink than its share."""
-        share = max(MOST_ROWS // max(len(self._limits), 1), 1)
-        for uid, limit in self._limits.items():
-            parts = [one.rows.get(uid, {}) for one in self._segments]
-            while sum(map(len, parts)) > share:
-                limit //= 2  # noqa: PLW2901 - until it fits
-                parts = [below(rows, limit) for rows in parts]
-            self._limits[uid] = limit
-            self._segments = [
-                replace(one, rows={**one.rows, uid: below(rows, limit)})
-                for one, rows in zip(self._segments, parts, strict=True)
-            ]
+        """No more different rows than so many; what is too much is the sink's that has most."""
+        kept = {uid: [one.rows.get(uid, {}) for one in self._segments] for uid in self._limits}
+        sizes = {uid: sum(map(len, parts)) for uid, parts in kept.items()}
+        while sum(sizes.values()) > MOST_ROWS:
+            uid = max(sizes, key=sizes.__getitem__)
+            self._limits[uid] //= 2
+            kept[uid] = [below(rows, self._limits[uid]) for rows in kept[uid]]
+            sizes[uid] = sum(map(len, kept[uid]))
+        self._segments = [
+            replace(one, rows={uid: below(kept[uid][i], self._limits[uid]) for uid in kept})
+            for i, one in enumerate(self._segments)
+        ]
 
 
 class Positions:

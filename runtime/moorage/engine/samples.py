@@ -3,7 +3,8 @@
 Decides which rows are in it: those whose hash is low, so that whoever gives the same rows, in any
 order and in any number of epochs, has the same ones in its sample. What there is of a sink is
 bounded: where it would be more, the limit is halved. Values stay where they are. Called by the
-output of subtasks; the driver puts together what these say.
+output of subtasks; the driver puts together what these say. Two versions may have two releases of
+Moorage: with other hashes in the newer one every row would differ.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -138,7 +139,8 @@ def _hashes(column: pa.Array) -> _Words:
 
 def _of_columns(columns: Iterable[pa.Array], rows: int) -> _Words:
     """A hash of what stands side by side in several columns."""
-    found = np.zeros(rows, np.uint64)
+    # Not zero, which is the hash of zero: one more column of these would change nothing.
+    found = np.full(rows, _FACTORS[0])
     for column in columns:
         found = _mixed(found * _FACTORS[1] + _hashes(column))
     return found
@@ -152,7 +154,8 @@ def _of_parts(column: pa.Array, parts: _Words, *, ordered: bool = False) -> _Wor
     mine = parts[offsets[0] : offsets[-1]]
     if ordered:
         places = np.arange(len(mine)) - (offsets[:-1] - offsets[0])[owners]
-        mine = _mixed(mine * _FACTORS[1] + places.astype(np.uint64))
+        # From 1 on: [0] is not [].
+        mine = _mixed(mine * _FACTORS[1] + (places + 1).astype(np.uint64))
     found = np.zeros(len(column), np.uint64)
     np.add.at(found, owners, mine)
     return _mixed(found)

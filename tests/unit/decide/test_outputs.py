@@ -7,7 +7,7 @@ import pytest
 
 from moorage_api.driver import OutputSample, SampleSegment
 from moorage_api.lifecycle import CompareOutputs
-from moorage_operator.decide.outputs import compared, is_sampled
+from moorage_operator.decide.outputs import compared, is_sampled, not_comparable
 
 TOP = "f" * 16
 
@@ -163,6 +163,16 @@ def test_a_sample_of_other_rules_is_not_the_one_that_is_wanted():
     assert not is_sampled(None, rules)
     assert not is_sampled(told.model_copy(update={"percent": 11}), rules)
     assert not is_sampled(told.model_copy(update={"except_columns": ()}), rules)
+
+
+def test_versions_without_a_common_input_or_with_a_trouble_are_not_compared():
+    one = sample((1, 10, [1]), (2, 20, []))
+    other = one.model_copy(update={"start": {"renamed": {"/t/0": 0}}})
+    both = one.model_copy(update={"start": {**one.start, **other.start}})
+    assert not_comparable(one, other) == "no input has one uid in both versions"
+    assert not_comparable(both, one) == not_comparable(both, other) == ""
+    assert not_comparable(one, OutputSample(percent=1, trouble="too long")) == "too long"
+    assert not_comparable(OutputSample(percent=1, trouble="too long"), one) == "too long"
 
 
 def version(rng, end, given, begins=0):

@@ -96,11 +96,22 @@ def test_segments_are_put_together_where_there_would_be_many(samples):
 def test_of_many_rows_those_of_the_lowest_hashes_stay(samples):
     for epoch in range(20):
         samples.committed({uid: many(epoch)["out"] for uid in ("out", "other")}, at(epoch))
-    view = samples.view
+    view, told = samples.view, {}
     for uid in ("out", "other"):
-        told = [row for one in view.segments for row in one.rows[uid]]
-        assert MOST_ROWS / 8 < len(told) <= MOST_ROWS / 2
-        assert max(told) <= view.limits[uid] < ALL
+        told[uid] = [row for one in view.segments for row in one.rows[uid]]
+        assert len(told[uid]) > MOST_ROWS / 8
+        assert max(told[uid]) <= view.limits[uid] < ALL
+    assert sum(map(len, told.values())) <= MOST_ROWS
+
+
+def test_a_sink_that_gets_nearly_all_has_nearly_all_of_the_sample(samples):
+    few = {f"few-{n}": rows(1, 2)["out"] for n in range(30)}
+    for epoch in range(20):
+        samples.committed({**few, **many(epoch)}, at(epoch))
+    view = samples.view
+    assert sum(len(one.rows["out"]) for one in view.segments) > MOST_ROWS / 4
+    assert {view.limits[uid] for uid in few} == {ALL}
+    assert all(one.rows["few-7"] for one in view.segments)
 
 
 def test_a_report_of_the_largest_is_one_that_the_operator_reads(samples):

@@ -42,6 +42,25 @@ COLUMNS: dict[str, tuple[list[Any], pa.DataType]] = {
     "empty": ([{}, {}, {}], pa.struct([])),
 }
 
+HASHES = {
+    "int": ["b0c5074769cb5ec2", "b5014eade0dfcfc5", "f8fe079ad6f54032"],
+    "long": ["b0c5074769cb5ec2", "b5014eade0dfcfc5", "d66734ea312af110"],
+    "flag": ["b0c5074769cb5ec2", "b5014eade0dfcfc5", "c2abefcf84bb8c90"],
+    "double": ["20f857138832350c", "b5014eade0dfcfc5", "6c05d134195cf321"],
+    "text": ["cee27123a56857ac", "b5014eade0dfcfc5", "40e94a4199a41fd4"],
+    "bytes": ["cee27123a56857ac", "b5014eade0dfcfc5", "6fc389b5baf26071"],
+    "decimal": ["ad3c02f84f23db69", "b5014eade0dfcfc5", "89bd5e742d49b038"],
+    "date": ["d4ed8c6612c84c9b", "b5014eade0dfcfc5", "d4ed8c6612c84c9b"],
+    "time": ["685d913c03aaa6d5", "b5014eade0dfcfc5", "e7378361e4df0baf"],
+    "duration": ["88351d8e202f610c", "b5014eade0dfcfc5", "06ce1b41b36095df"],
+    "list": ["805cd22d3e4b34b7", "b5014eade0dfcfc5", "c2abefcf84bb8c90"],
+    "struct": ["41466421bb8fde23", "b5014eade0dfcfc5", "f5b9259889a72d59"],
+    "map": ["0a863b40664f482a", "b5014eade0dfcfc5", "afec95ef2f7c4d3d"],
+    "deep": ["f286c679de564f6e", "b5014eade0dfcfc5", "7e8cef28874e82b7"],
+    "nothing": ["b5014eade0dfcfc5", "b5014eade0dfcfc5", "b5014eade0dfcfc5"],
+    "empty": ["8f9f243138a74b88", "8f9f243138a74b88", "8f9f243138a74b88"],
+}
+
 
 def batch(**columns):
     return pa.record_batch(columns)
@@ -69,6 +88,9 @@ def test_rows_that_differ_in_anything_have_other_hashes():
         ([["ab"]], [["a", "b"]], pa.list_(pa.string())),
         ([[1, 2]], [[2, 1]], pa.list_(pa.int64())),
         ([[None]], [[]], pa.list_(pa.int64())),
+        ([[0]], [[]], pa.list_(pa.int64())),
+        ([[0]], [[0, 0]], pa.list_(pa.int64())),
+        ([[(0, 0)]], [[]], pa.map_(pa.int64(), pa.int64())),
         ([{"a": None}], [None], pa.struct([("a", pa.int64())])),
         ([[("a", 1), ("b", 2)]], [[("a", 2), ("b", 1)]], pa.map_(pa.string(), pa.int64())),
         ([0], [None], pa.int64()),
@@ -79,6 +101,16 @@ def test_rows_that_differ_in_anything_have_other_hashes():
         assert hashes(one, kind) != hashes(other, kind), kind
     swapped = batch(a=pa.array(["x"]), b=pa.array(["y"])), batch(a=["y"], b=["x"])
     assert row_hashes(swapped[0]).tolist() != row_hashes(swapped[1]).tolist()
+    for value in (0, 1):
+        first = row_hashes(batch(n=[value])).tolist()
+        assert first != row_hashes(batch(none=[0], n=[value])).tolist()
+        assert first != row_hashes(batch(n=[value], none=[0])).tolist()
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_another_release_of_moorage_has_the_same_hashes(name):
+    """Never change these: versions of two releases are compared by them."""
+    assert [f"{one:016x}" for one in hashes(*COLUMNS[name])] == HASHES[name]
 
 
 def test_what_another_order_of_adding_up_or_another_width_changes_is_the_same():
