@@ -104,6 +104,7 @@ def test_a_job_with_nothing_to_do_ends_once_another_one_was_seen_to_go_on(make_j
     job.commit("a")
     job.due()
     assert job.settle() == [1]
+    assert job.poll() == []  # its chores are done, which would find out as well
     LogWriter.claim(job.objects, OWNER, "another")
     assert job.poll() == []
     with pytest.raises(Fenced):
