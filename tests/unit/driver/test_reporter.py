@@ -7,6 +7,7 @@ from moorage_testing.manifests import checkpoint_manifest
 
 from moorage.driver.reporter import Reporter
 from moorage.driver.types import JobProgress
+from moorage.driver.views import SampleView
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -91,3 +92,12 @@ def test_of_each_input_with_strange_times_people_are_told_once(
     for found in ({}, {"a": "of a"}, {"a": "of a, later"}, {"a": "of a", "b": "of b"}):
         reporter.strange_times(found)
     assert [progress.message for progress in heard] == ["of a", "of b"]
+
+
+def test_a_sample_is_told_until_the_driver_that_stood_by_leads(reporter: Reporter) -> None:
+    reporter.standby(stands_by=True)
+    reporter.sample(SampleView(10))
+    reporter.standby(stands_by=True)
+    assert reporter.progress.sample == SampleView(10)
+    reporter.standby(stands_by=False)
+    assert reporter.progress.sample is None

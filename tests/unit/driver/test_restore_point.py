@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -516,6 +517,18 @@ def test_whoever_asked_hears_that_the_fence_is_lost(lineage):
     with pytest.raises(Exception, match="took over"):
         first.refresh()
     assert len(said) == 1
+
+
+def test_the_fence_is_watched_while_the_lineage_is_held_and_no_longer(lineage):
+    def watches():
+        return [one for one in threading.enumerate() if one.name == "fence-watch"]
+
+    before = watches()
+    options = RunOptions(orders=ORDERS)
+    with hold_lineage(lineage.settings(), options, Reporter(lambda _p: None)):
+        (watch,) = [one for one in watches() if one not in before]
+    watch.join(5)
+    assert not watch.is_alive()
 
 
 def test_a_store_that_refuses_has_a_code_of_its_own(lineage, monkeypatch):
