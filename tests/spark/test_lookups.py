@@ -1,5 +1,6 @@
 """Look-ups in a job whose epochs are Spark's: what subtasks register, and what an epoch commits."""
 
+import json
 import threading
 
 import pytest
@@ -40,7 +41,7 @@ def spending(env, name="totals"):
 
 
 def ask(lookups, name, *keys):
-    results = lookups.answer(LookupRequest(name, keys))["results"]
+    results = json.loads(lookups.submit(LookupRequest(name, keys)).result(60))["results"]
     return [(result["value"], result["epoch"]) for result in results]
 
 

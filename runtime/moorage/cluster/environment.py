@@ -5,6 +5,7 @@ by the entry point of a driver in a cluster; with another master by tests.
 """
 
 import contextlib
+import logging
 import os
 import re
 import shlex
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -51,6 +53,7 @@ _AS_THE_ACCOUNT = "-Dkubernetes.auth.tryKubeConfig=false"
 """Spark asks Kubernetes as its pod's account, whatever kubeconfig an image has: with its token as
 it is by then. One that Spark is given is read once, and ends."""
 
+_log = logging.getLogger(__name__)
 _MOST_FAILURES = "spark.executor.maxNumFailures"
 _NO_LIMIT = str((1 << 31) - 1)
 
@@ -249,8 +252,14 @@ class ClusterEnvironment:
 
     def _failures(self, context: SparkContext) -> PodFailures | None:
         most = self._ordered.get(_MOST_FAILURES)
-        on_kubernetes = self._master.startswith("k8s://")
-        return PodFailures(context, int(most)) if most and on_kubernetes else None
+        if not most or not self._master.startswith("k8s://"):
+            return None
+        try:
+            return PodFailures(context, int(most))
+        except (Py4JError, OSError) as error:
+            # Of a Spark that keeps its count elsewhere: better without a limit than not at all.
+            _log.warning("pods_that_fail_are_not_counted: error=%s", error)
+            return None
 
     def _in_its_pod(self, executor: LiveExecutor) -> ServerPlace:
         count = int(self._ordered.get("spark.executor.cores", "1"))

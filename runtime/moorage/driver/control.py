@@ -182,7 +182,7 @@ def ask_for_status(path: Path, timeout: float | None = None) -> RunStatus:
 
 
 def ask_for_state(path: Path, request: LookupRequest, timeout: float | None = None) -> Any:
-    """Ask the job that listens at `path` for some of its state; what `StateLookups.answer` gives.
+    """Ask the job that listens at `path` for some of its state; what `StateLookups.submit` gives.
 
     Raises:
         UserError: no job runs there, or the question is wrong.

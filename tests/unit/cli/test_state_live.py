@@ -37,8 +37,8 @@ class Answers(StateLookups):
         self.questions: list[LookupRequest] = []
 
     def submit(self, request):
-        answered: Future[dict[str, Any]] = Future()
-        answered.set_result(self._said(request))
+        answered: Future[bytes] = Future()
+        answered.set_result(json.dumps(self._said(request)).encode())
         return answered
 
     def _said(self, request):

@@ -3,8 +3,10 @@
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 
 from moorage.cluster import environment
 from moorage.cluster.environment import ClusterEnvironment, Pod, cluster_conf
@@ -169,3 +171,16 @@ def test_what_has_no_executors_says_so_when_it_is_scaled():
     with pytest.raises(UserError, match="has not begun"):
         cluster.scale(3)
     assert (local.executors().desired, cluster.executors().desired) == (0, 0)
+
+
+def test_of_a_spark_that_counts_elsewhere_pods_that_fail_have_no_limit(caplog):
+    class Context:
+        @property
+        def _jsc(self):
+            raise Py4JError("Spark's backend has no ExecutorPodsLifecycleManager")
+
+    ordered = {"spark.master": "k8s://https://server", "spark.executor.maxNumFailures": "3"}
+    on_kubernetes = ClusterEnvironment(ordered, "token", pod=POD)
+    context: Any = Context()
+    assert on_kubernetes._failures(context) is None
+    assert "pods_that_fail_are_not_counted" in caplog.text
