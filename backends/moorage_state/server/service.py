@@ -39,7 +39,7 @@ _MOST_STRANGERS = 64
 """By listener: a crowd that comes over the network leaves room on the Unix socket."""
 
 _FULL_SECONDS = 0.1
-_CLOSED = (errno.EBADF, errno.EINVAL)
+_CLOSED = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 _ATTEMPT = slice(0, 3)
 _AttemptKey = tuple[Any, ...]
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from select import select
 from signal import SIGKILL
 from typing import Any
 
@@ -33,7 +34,10 @@ if "stays" in sys.argv:
 
 
 class Hook:
-    """The script at work; it sleeps until a test lets it go on, so that no time is measured."""
+    """The script at work; it sleeps until a test lets it go on, so that no time is measured.
+
+    What it looks at changes while it sleeps, or nobody could say which look sees the change.
+    """
 
     def __init__(self, folder, port):
         self.folder, self.port = folder, port
@@ -57,7 +61,12 @@ class Hook:
         assert self.java.stdout.readline() == "runs\n"
         (self.folder / "proc" / str(self.java.pid)).symlink_to(f"/proc/{self.java.pid}")
 
-    def start(self, patience=2):
+    def start(self, patience=60):
+        """Begin.
+
+        Args:
+            patience: seconds for an answer; where there is one it may take as long as it takes.
+        """
         text = SCRIPT.read_text()
         # All of a process table are others' executors as well, and the places are a pod's.
         for place, here in (
@@ -90,9 +99,20 @@ class Hook:
     @contextmanager
     def asleep(self):
         """It sleeps, and goes on when the block is left."""
-        assert self.sleeps.read_text() == "\n"
+        assert self._said() == b"\n", f"it has ended: status={self.process.poll()}"
         yield
         self.turns.write_text("\n")
+
+    def _said(self):
+        """What it writes before it sleeps; nothing if it ends instead."""
+        sleeps = os.open(self.sleeps, os.O_RDONLY | os.O_NONBLOCK)
+        ended = os.pidfd_open(self.process.pid)
+        try:
+            ready, _, _ = select([sleeps, ended], [], [])
+            return os.read(sleeps, 1) if sleeps in ready else b""
+        finally:
+            os.close(sleeps)
+            os.close(ended)
 
     def keeps_the_container(self):
         """Whether `outlive.sh` stays for it."""
@@ -131,12 +151,11 @@ def hook(tmp_path):
 
 def test_an_executor_whose_driver_goes_on_is_told_to_hand_over_and_waited_for(hook, played):
     hook = hook(played.endpoint.port)
-    hook.start_java()
+    hook.start_java("stays")
     hook.start()
     hook.turn(ASKS)
-    assert hook.java.wait() == 0
-    assert hook.ended() == ["SIGPWR"]
     with hook.asleep():
+        assert hook.ended() == ["SIGPWR"]
         assert hook.keeps_the_container()
     assert hook.process.wait() == 0
     assert not hook.keeps_the_container()
@@ -163,9 +182,8 @@ def test_an_executor_whose_driver_ends_too_is_left_alone_until_spark_ends_it(hoo
     with hook.asleep():
         played.requests.refuse("the driver is ending: signal=SIGTERM")
     hook.turn(2 * ASKS)
-    assert hook.process.poll() is None
-    assert hook.ended() == ["SIGTERM"]
-    hook.turn()
+    with hook.asleep():
+        assert hook.ended() == ["SIGTERM"]
     assert hook.process.wait() == 0
 
 
@@ -190,8 +208,8 @@ def test_a_driver_is_asked_by_tls_where_the_job_has_a_certificate(hook, tmp_path
         hook.start_java()
         hook.start()
         hook.turn(ASKS + 1)
-        assert hook.ended() == ["SIGTERM"]
-        hook.turn()
+        with hook.asleep():
+            assert hook.ended() == ["SIGTERM"]
         assert hook.process.wait() == 0
 
 
