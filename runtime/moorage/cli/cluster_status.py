@@ -34,6 +34,7 @@ from moorage.queryable import EndpointConnection
 from moorage.texts import since_text, size_text, watermark_text
 from moorage_api.driver import ENDPOINT_PORT, STATUS_PATH, certificate_name
 from moorage_state.errors import MoorageError, UserError
+from moorage_state.formats import UNREADABLE
 from moorage_state.server.addresses import split_address
 
 _RUNS = ("Running", "Stable")
@@ -78,7 +79,7 @@ def status_in(answer: bytes) -> RunStatus:
     """What a driver's answer says. Raises `Refused`: it cannot be read."""
     try:
         return msgspec.json.decode(answer, type=RunStatus)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise Refused(f"the driver, of another release, says it otherwise: {error}") from error
 
 

@@ -21,7 +21,7 @@ from moorage_testing.tls import authority, mount
 from rich.console import Console
 
 from moorage.cli import watch
-from moorage.cli.cluster_status import ClusterLook, DriverDoor, job_tree, looked
+from moorage.cli.cluster_status import ClusterLook, DriverDoor, job_tree, looked, status_in
 from moorage.cli.job_tree import drawn
 from moorage.cli.kubectl import Cluster, Refused, forward_of
 from moorage.cluster.board import Board, DriverAttempt
@@ -486,3 +486,8 @@ def test_on_a_terminal_it_is_refreshed_in_place_and_ends_at_once_when_told(numbe
     assert b"\x1b[1A\x1b[2K" in said
     assert said.rstrip().endswith(b"\x1b[?25h")  # the cursor is there again
     assert b"Traceback" not in said
+
+
+def test_an_answer_that_is_no_text_is_refused_in_words():
+    with pytest.raises(Refused, match="the driver, of another release, says it otherwise"):
+        status_in(b'{"job":"clicks","phase":"starting\xa2"}')
