@@ -128,7 +128,8 @@ class LocalVolume(Model):
     )
 
     type: Literal["EmptyDir", "EphemeralPVC", "ReusedPVC", "HostPath"] = "EmptyDir"
-    """What kind of volume."""
+    """What kind of volume. An EmptyDir or EphemeralPVC goes with its executor, a ReusedPVC with the
+    job."""
 
     size: Annotated[Quantity, at_least(Quantity("1Mi"))] | None = None
     """Its size; needed for a PVC. An EmptyDir of no size has 10Gi; its size is asked of the node as

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from moorage_api import API_VERSION, JobSpec
+from moorage_operator import volumes
 from moorage_operator.attempts import Attempts
 from moorage_operator.children import names
 from moorage_operator.memory import Setback
@@ -26,6 +27,8 @@ from moorage_operator.plan import (
     DeleteObject,
     DeletePod,
     Effect,
+    GiveUpClaim,
+    KeepClaims,
     KeepSnapshot,
     Plan,
     RunStoreTask,
@@ -262,8 +265,10 @@ class Actor:
                 return await self._delete_object(effect, subject.meta)
             case KeepSnapshot():
                 return await self._keep_snapshot(effect, subject)
-            case SetDisruptionBudget() | SetPodMonitor() | SetIngress():
+            case SetDisruptionBudget() | SetPodMonitor() | SetIngress() | KeepClaims():
                 return await self._set_beside(effect, subject.meta)
+            case GiveUpClaim():
+                return await volumes.give_up(self.cluster, subject.meta, effect.name)
 
     # -- revisions -----------------------------------------------------------------------------
 
@@ -366,12 +371,15 @@ class Actor:
         return True
 
     async def _set_beside(
-        self, effect: SetDisruptionBudget | SetPodMonitor | SetIngress, meta: Meta
+        self, effect: SetDisruptionBudget | SetPodMonitor | SetIngress | KeepClaims, meta: Meta
     ) -> bool:
         """Once for each change, and again when what the job has is looked after."""
         if self.is_done(effect, meta.uid):
             return False
-        await self.attempts.set_beside(effect, meta)
+        if isinstance(effect, KeepClaims):
+            await volumes.keep(self.cluster, effect, meta)
+        else:
+            await self.attempts.set_beside(effect, meta)
         self._beside.setdefault(meta.uid, {})[_of(effect)] = effect
         return True
 

@@ -13,6 +13,7 @@ from moorage_api import JobSpec
 from moorage_api.changes import refreshed
 from moorage_api.lifecycle import Ui
 from moorage_api.status import read_status
+from moorage_operator import volumes
 from moorage_operator.children import (
     bodies,
     disruption_budget,
@@ -36,6 +37,7 @@ from moorage_operator.plan import (
 from moorage_operator.podviews import pod_view
 from moorage_operator.ports import (
     Cluster,
+    ClusterError,
     Conflict,
     Kind,
     NameTaken,
@@ -89,6 +91,9 @@ class Attempts:
         made = await self._keep(config, meta)
         await self.tokens.ensure(meta, effect.order.attempt, made["metadata"]["uid"])
         await self.tokens.ensure_scrape(meta)
+        if not effect.order.standby:
+            # Of a driver that runs beside this one they are in use.
+            await self._hand_on_volumes(meta, spec, effect.order.attempt)
         return await self._make_pod(pod, meta)
 
     async def delete_pod(self, effect: DeletePod, meta: Meta) -> bool:
@@ -220,6 +225,17 @@ class Attempts:
         for pod in (pod_view(body, meta.uid) for body in found):
             if pod.owned and not pod.terminal and pod.attempt < attempt:
                 raise ActionFailed(f"an earlier driver is still there: pod={pod.name}")
+
+    async def _hand_on_volumes(self, meta: Meta, spec: JobSpec, attempt: int) -> None:
+        """They are caches: what fails is only logged, and Spark makes what it is not given."""
+        labels = {names.JOB_UID_LABEL: meta.uid}
+        try:
+            claims = await self.cluster.list("PersistentVolumeClaim", meta.namespace, labels)
+            if claims:
+                await volumes.hand_on(self.cluster, claims, meta, spec, attempt)
+        except ClusterError as error:
+            text = "volumes are not handed on: job=%s/%s attempt=%d error=%s"
+            _log.warning(text, meta.namespace, meta.name, attempt, error)
 
     async def _keep(self, body: Object, meta: Meta) -> Object:
         kind, name = body["kind"], body["metadata"]["name"]

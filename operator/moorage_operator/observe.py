@@ -57,6 +57,7 @@ from moorage_operator.quota import room
 from moorage_operator.references import fact_problems
 from moorage_operator.store_access import last_end, store_refs, store_task_refs
 from moorage_operator.tokens import Authorities, Tokens
+from moorage_operator.volumes import held
 from moorage_operator.world import (
     Config,
     JobFacts,
@@ -532,10 +533,11 @@ class Observer:
         quotas = await self._listed_of("ResourceQuota", meta) if Need.QUOTA in wanted else []
         # They say what quotas count of containers that do not.
         ranges = await self._listed_of("LimitRange", meta) if quotas else []
-        world = replace(world, room=_room(world, quotas, ranges))
+        claims = await self._claims(world) if quotas and _reuses_claims(world) else 0
+        world = replace(world, room=_room(world, quotas, ranges, claims))
         refs, ids = store_refs(world), set(task_ids)
         if Need.ADMISSION in wanted:
-            world = await self._with_refusals(world, quotas, ranges)
+            world = await self._with_refusals(world, quotas, ranges, claims)
         return replace(
             world,
             store=await self._store(refs, world) if Need.STORE in wanted and refs else None,
@@ -547,15 +549,25 @@ class Observer:
             and await self._terminating(meta.namespace),
         )
 
-    async def _listed_of(self, kind: Kind, meta: Meta) -> list[Object]:
-        """The namespace's rules; what cannot be read says nothing."""
+    async def _listed_of(
+        self, kind: Kind, meta: Meta, labels: Mapping[str, str] | None = None
+    ) -> list[Object]:
+        """What there is in the namespace; what cannot be read says nothing."""
         try:
-            return await self.cluster.list(kind, meta.namespace)
+            return await self.cluster.list(kind, meta.namespace, labels)
         except ClusterError:
             return []
 
+    async def _claims(self, world: JobWorld) -> int:
+        """How many claims the job has that its next executors find again."""
+        drivers = () if isinstance(world.drivers, Unreadable) else world.drivers
+        living = [one.uid for one in drivers if one.owned and not one.terminal]
+        labels = {names.JOB_UID_LABEL: world.meta.uid}
+        found = await self._listed_of("PersistentVolumeClaim", world.meta, labels)
+        return held(found, world.meta, living)
+
     async def _with_refusals(
-        self, world: JobWorld, quotas: list[Object], ranges: list[Object]
+        self, world: JobWorld, quotas: list[Object], ranges: list[Object], claims: int
     ) -> JobWorld:
         """With what would be said against the pods of the version that is tried."""
         operation, meta = world.status.operation, world.meta
@@ -581,7 +593,7 @@ class Observer:
         # A quota that was read says what it holds for, which a refusal does not.
         read = {one["metadata"]["name"]: one for one in quotas}
         full = [read.get(one["metadata"]["name"], one) for one in found.quotas]
-        lacks = _room(world, full, ranges).growth
+        lacks = _room(world, full, ranges, claims).growth
         texts = (*found.texts, lacks) if lacks else found.texts
         return replace(world, refused_pods=texts, unplaced_pods=found.unplaced)
 
@@ -646,7 +658,7 @@ class Observer:
         self._failing.get(f"{meta.namespace}/{meta.name}", {}).pop(what, None)
 
 
-def _room(world: JobWorld, quotas: list[Object], ranges: list[Object]) -> Room:
+def _room(world: JobWorld, quotas: list[Object], ranges: list[Object], claims: int) -> Room:
     """What the quotas lack for what is to start, or is starting."""
     status, operation = world.status, world.status.operation
     target = world.revisions.get(operation.target_revision if operation else "")
@@ -663,7 +675,12 @@ def _room(world: JobWorld, quotas: list[Object], ranges: list[Object]) -> Room:
         sum(not one.terminal for one in executors),
     )
     running = world.revisions.get(status.attempt.revision)
-    return room(quotas, world.meta, spec, running.spec if running else None, *living, ranges)
+    before = running.spec if running else None
+    return room(quotas, world.meta, spec, before, *living, ranges, claims)
+
+
+def _reuses_claims(world: JobWorld) -> bool:
+    return world.spec is not None and world.spec.state.local.type == "ReusedPVC"
 
 
 def _labelled(pod: Object, drivers: Mapping[str, int]) -> Object:

@@ -157,6 +157,21 @@ class SetIngress:
     ui: Ui | None  # as the spec says it; None: there is none
 
 
+@dataclass(frozen=True, slots=True)
+class KeepClaims:
+    """Make the claims that an attempt's executors have taken the job's own, for the next one."""
+
+    attempt: int
+    claims: frozenset[str]  # their names
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpClaim:
+    """Delete a claim by which an executor does not get on; its next one gets another."""
+
+    name: str
+
+
 Effect = (
     SaveRevision
     | TidyRevisions
@@ -171,10 +186,12 @@ Effect = (
     | SetPodMonitor
     | SetDisruptionBudget
     | SetIngress
+    | KeepClaims
+    | GiveUpClaim
 )
 
-BESIDE = (SetPodMonitor, SetDisruptionBudget, SetIngress)
-"""Effects that keep an object beside the job's pods as the spec asks for it, or remove it."""
+BESIDE = (SetPodMonitor, SetDisruptionBudget, SetIngress, KeepClaims)
+"""Effects that keep what is beside the job's pods as it should be; once for each change."""
 
 ASIDE = (KeepSnapshot, DeleteObject, *BESIDE)
 """Effects that come last, and whose failure holds up nothing else."""

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from moorage_api.driver import DriverEnd
-from moorage_api.reserved import TLS_VOLUME
+from moorage_api.reserved import LOCAL_VOLUME, TLS_VOLUME
 from moorage_operator.children import names
 from moorage_operator.ports import Object
 from moorage_operator.world import ContainerEnd, PodView, Unreadable
@@ -84,7 +84,8 @@ def pod_view(body: Object, job_uid: str) -> PodView:
         revision=_text(_at(meta, "annotations"), names.REVISION_ANNOTATION),
         standby=_text(_at(meta, "annotations"), names.STANDBY_ANNOTATION) == "true",
         store_task=_text(_at(meta, "annotations"), names.STORE_TASK_ANNOTATION),
-        tls_secret=_tls_secret(spec),
+        tls_secret=_text(_at(_volume(spec, TLS_VOLUME), "secret"), "secretName"),
+        claim=_text(_at(_volume(spec, LOCAL_VOLUME), "persistentVolumeClaim"), "claimName"),
         created_at=moment(meta.get("creationTimestamp")),
         started_at=_started(status, main),
         deleted_at=deleted - timedelta(seconds=grace) if deleted else None,
@@ -99,9 +100,8 @@ def _owned(meta: Mapping[str, Any], labels: Mapping[str, Any], role: str, uid: s
     return any(owner.get("controller") and owner.get("uid") == uid for owner in _owners(meta))
 
 
-def _tls_secret(spec: Mapping[str, Any]) -> str:
-    ours = (one for one in _items(spec, "volumes") if _text(one, "name") == TLS_VOLUME)
-    return next((_text(_at(one, "secret"), "secretName") for one in ours), "")
+def _volume(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return next((one for one in _items(spec, "volumes") if _text(one, "name") == name), {})
 
 
 def _owners(meta: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:

@@ -60,6 +60,7 @@ def room(
     drivers: int,
     executors: int,
     ranges: Iterable[Object] = (),
+    claims: int = 0,
 ) -> Room:
     """What the quotas lack for the pods of a spec.
 
@@ -68,12 +69,13 @@ def room(
         drivers: how many of them are drivers.
         executors: how many are executors.
         ranges: the namespace's LimitRanges, which say what containers do not.
+        claims: how many the job has of those that are reused, and need not be made.
     """
     applying, known, defaults = list(quotas), running or wanted, list(ranges)
     count = executor_count(wanted.executor, wanted.scaling.parallelism)
     before = executor_count(known.executor, known.scaling.parallelism)
     new, old = _Job.of(meta, wanted, defaults), _Job.of(meta, known, defaults)
-    held = _Asked.of(old, drivers, executors, _reused_claims(known, drivers, executors, before))
+    held = _Asked.of(old, drivers, executors, min(claims, before))
     whole, once = _Asked.of(new, 1, count, count), _Asked.of(old, 1, before, before)
     lacks, silent = list(_lacking(applying, whole, held)), list(_silent(applying, new))
     grown = [one for one in lacks if one.wanted > once.counted(one.quota).get(one.resource, _NONE)]
@@ -161,7 +163,7 @@ class _Job(NamedTuple):
     driver: Object
     executor: Object
     trial: Object | None  # of a preflight; None if the spec cannot be given to a pod
-    claim: Amounts  # that Spark makes for an executor, and that stays with the driver
+    claim: Amounts  # that Spark makes for an executor, and that the next one may have
 
     @staticmethod
     def of(meta: Meta, spec: JobSpec, ranges: list[Object]) -> "_Job":
@@ -182,7 +184,7 @@ class _Job(NamedTuple):
 
 def _reused(spec: JobSpec) -> Iterator[tuple[str, Decimal]]:
     local = spec.state.local
-    if _stay_with_drivers(spec) and local.size is not None:
+    if _are_reused(spec) and local.size is not None:
         yield from _claim(local.size.value, local.storage_class_name or "")
 
 
@@ -217,15 +219,10 @@ def _objects(kinds: Mapping[str, int]) -> dict[str, Decimal]:
 def _is_left(spec: JobSpec, resource: str) -> bool:
     """Whether an ended driver may have some of it, until its pod is deleted."""
     claim = resource.endswith(("requests.storage", "persistentvolumeclaims"))
-    return resource.removeprefix("count/") in _OF_ATTEMPTS or (claim and _stay_with_drivers(spec))
+    return resource.removeprefix("count/") in _OF_ATTEMPTS or (claim and _are_reused(spec))
 
 
-def _reused_claims(spec: JobSpec, drivers: int, executors: int, whole: int) -> int:
-    """How many there are: those that are reused stay with their driver."""
-    return max(executors, whole) if _stay_with_drivers(spec) and drivers else executors
-
-
-def _stay_with_drivers(spec: JobSpec) -> bool:
+def _are_reused(spec: JobSpec) -> bool:
     return spec.state.local.type == "ReusedPVC"
 
 
@@ -239,7 +236,7 @@ class _Asked(NamedTuple):
         """Of so many drivers, executors and claims.
 
         Args:
-            reused: claims, where they stay with a driver.
+            reused: claims that outlive their executors.
         """
         parts = [
             (_Counted(usage(job.driver), job.driver), drivers),

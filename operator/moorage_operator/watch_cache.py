@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from moorage_api import API_VERSION
-from moorage_api.reserved import TLS_VOLUME
+from moorage_api.reserved import LOCAL_VOLUME, TLS_VOLUME
 from moorage_operator.children.names import (
     JOB_LABEL,
     REVISION_ANNOTATION,
@@ -244,6 +244,7 @@ def _version(meta: Mapping[str, Any]) -> int:
 # rest is passed over while it is decoded.
 
 _UNUSED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
+_VOLUMES = (TLS_VOLUME, LOCAL_VOLUME)
 _NOTES = (REVISION_ANNOTATION, STANDBY_ANNOTATION, STORE_TASK_ANNOTATION)
 
 
@@ -295,6 +296,7 @@ class _Named(TypedDict, total=False):
 
 class _Volume(_Named, total=False):
     secret: Any
+    persistentVolumeClaim: Any
 
 
 class _PodSpec(TypedDict, total=False):
@@ -368,7 +370,7 @@ def used_of(kind: Kind, body: Object) -> Object:
         meta["annotations"] = {key: notes[key] for key in notes if key in _NOTES}
         volumes = used.get("spec", {}).get("volumes")
         if volumes:
-            used["spec"]["volumes"] = [one for one in volumes if one.get("name") == TLS_VOLUME]
+            used["spec"]["volumes"] = [one for one in volumes if one.get("name") in _VOLUMES]
     elif _UNUSED_ANNOTATION in notes:
         meta["annotations"] = {key: notes[key] for key in notes if key != _UNUSED_ANNOTATION}
     return used

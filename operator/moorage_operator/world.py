@@ -114,6 +114,7 @@ class PodView:
     store_task: str = ""  # the id of the store task that it is for; empty for other pods
     # The Secret with the certificate that it shows; empty if it speaks in the clear
     tls_secret: str = ""
+    claim: str = ""  # of its local volume, where that is one that Spark made or took
     node_ready: bool | None = None  # whether its node answers; None when not known or not scheduled
     created_at: datetime | None = None
     started_at: datetime | None = None

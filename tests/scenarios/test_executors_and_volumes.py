@@ -6,6 +6,8 @@ import pytest
 import yaml
 from moorage_testing.world.scene import job
 
+from moorage_operator.ports import Forbidden
+
 pytestmark = pytest.mark.scenarios
 
 EXECUTOR = "clicks-1-exec-1"
@@ -83,9 +85,100 @@ async def test_a_claim_belongs_to_its_executor_and_a_drained_one_is_followed_by_
     assert world.status().restarts.total == 0
 
 
+def claims(world):
+    """Names of claims, and who owns them."""
+    return {
+        claim["metadata"]["name"]: claim["metadata"]["ownerReferences"][0]["kind"]
+        for claim in world.api.list("PersistentVolumeClaim")
+    }
+
+
+def claim_of(world, executor):
+    found = world.api.get("Pod", world.namespace, executor)
+    return found["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
+
+
+async def started_again(world, attempt):
+    name = f"clicks-{attempt}-exec-1"
+    await world.until(lambda: world.status().attempt.number == attempt and world.is_running())
+    await world.until(lambda: world.api.exists("Pod", world.namespace, name))
+    await world.run(5)
+    return claim_of(world, name)
+
+
+REUSED = {"type": "ReusedPVC", "size": "1Gi", "storageClassName": "fast"}
+
+
+@pytest.fixture
+async def reusing(world):
+    """A job on claims that are reused, which has run for longer than Spark calls one young."""
+    world.apply(with_volume(**REUSED))
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    await world.run(70)
+    assert claims(world) == {"clicks-1-exec-1-pvc-0": "StatefulSparkJob"}
+    return world
+
+
 @pytest.mark.scenario(45)
-async def test_claims_that_executors_share_go_with_the_driver_so_another_start_gets_others(world):
-    world.apply(with_volume(type="ReusedPVC", size="1Gi", storageClassName="fast"))
+@pytest.mark.parametrize("how", ["killed", "evicted", "edited"])
+async def test_a_claim_is_found_again_by_an_executor_of_the_next_driver(reusing, how):
+    if how == "killed":
+        reusing.drivers.newest.fail("user_function", 1, "boom")
+    elif how == "evicted":
+        reusing.kubelet.drain("clicks-1-driver")
+    else:
+        reusing.edit(image="registry.example/clicks:2")
+    assert await started_again(reusing, 2) == "clicks-1-exec-1-pvc-0"
+    assert claims(reusing) == {"clicks-1-exec-1-pvc-0": "StatefulSparkJob"}
+
+
+async def test_claims_go_with_the_job(reusing):
+    reusing.delete()
+    await reusing.until(lambda: reusing.object() is None)
+    await reusing.run(5)
+    assert claims(reusing) == {}
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        {"size": "2Gi"},
+        {"storageClassName": "slow"},
+        {"type": "EmptyDir", "size": None, "storageClassName": None},
+    ],
+)
+async def test_a_claim_that_the_spec_does_not_ask_for_any_more_is_deleted(reusing, local):
+    reusing.edit(state={"local": local})
+    await reusing.until(lambda: reusing.status().attempt.number == 2 and reusing.is_running())
+    await reusing.run(5)
+    assert "clicks-1-exec-1-pvc-0" not in claims(reusing)
+    assert len(claims(reusing)) == (0 if "type" in local else 1)
+
+
+@pytest.mark.scenario(45)
+async def test_an_executor_that_its_volume_keeps_waiting_gets_another_one(reusing):
+    reusing.drivers.newest.fail("user_function", 1, "boom")
+    reusing.kubelet.far_claims.add("clicks-1-exec-1-pvc-0")
+    assert await started_again(reusing, 2) == "clicks-1-exec-1-pvc-0"
+    await reusing.run(150)
+    assert claims(reusing) == {"clicks-1-exec-1-pvc-0": "StatefulSparkJob"}
+    await reusing.run(60)
+    assert "VolumeGivenUp" in reusing.events()
+    assert claim_of(reusing, "clicks-2-exec-1") != "clicks-1-exec-1-pvc-0"
+    assert list(claims(reusing).values()) == ["StatefulSparkJob"]
+
+
+async def test_an_operator_that_may_not_touch_claims_holds_nothing_up(world):
+    world.operator.cluster.fail(Forbidden("no"), kind="PersistentVolumeClaim", times=-1)
+    world.apply(with_volume(**REUSED))
+    await world.until(lambda: world.is_running() and world.pods("executor"))
+    world.drivers.newest.fail("user_function", 1, "boom")
+    await world.until(lambda: world.status().attempt.number == 2 and world.is_running())
+
+
+@pytest.mark.scenario(45)
+async def test_executors_without_a_volume_end_the_attempt_and_the_next_one_tries_again(world):
+    world.apply(with_volume(**REUSED))
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
     settings = json.loads(file_of(world, 1, "spark.json"))
     claim = "spark.kubernetes.executor.volumes.persistentVolumeClaim.moorage-local.options"
@@ -100,4 +193,3 @@ async def test_claims_that_executors_share_go_with_the_driver_so_another_start_g
     await world.until(lambda: len(world.drivers.by_pod) == 2 and world.is_running())
     assert world.drivers.restored[-1].epoch == world.drivers.restored[-1].newest > 0
     assert file_of(world, 2, "executor.yaml")
-    assert world.api.list("PersistentVolumeClaim") == []

@@ -104,10 +104,22 @@ REUSED = {
 }
 
 
+async def test_claims_that_the_job_keeps_need_no_room_again(world):
+    world.apply(job(state=REUSED))
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    await world.until(lambda: world.pods("executor"))
+    world.set_quota(persistentvolumeclaims="1", used="1")
+    world.annotate(restart="1")
+    await world.until(lambda: world.is_running() and world.status().attempt.number == 2, 30)
+
+
 async def test_claims_of_a_driver_that_ended_do_not_keep_the_next_one_waiting(world):
     world.apply(job(state=REUSED))
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
     first = world.pods()[0]["metadata"]["name"]
+    # Nothing is kept: what the quota counts is the driver's, or another one's.
+    for claim in world.api.list("PersistentVolumeClaim"):
+        world.api.delete("PersistentVolumeClaim", world.namespace, claim["metadata"]["name"])
     world.set_quota(persistentvolumeclaims="2", used="2")
     world.annotate(restart="1")
     await world.until(lambda: first not in [p["metadata"]["name"] for p in world.pods()])

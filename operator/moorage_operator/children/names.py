@@ -42,6 +42,11 @@ def executor_prefix(job: str, attempt: int) -> str:
     return f"{job}-{attempt}"
 
 
+def application_id(uid: str, attempt: int) -> str:
+    """What Spark calls an attempt's application, and the claims that it may use."""
+    return f"{uid}-{attempt}"
+
+
 def service_name(job: str) -> str:
     """The Service in front of whichever driver lives."""
     return f"{job}-driver"

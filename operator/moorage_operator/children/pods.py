@@ -47,6 +47,7 @@ from moorage_api.sizing import driver_memory, empty_dir_size, executor_memory, s
 from moorage_operator.children.names import (
     REVISION_ANNOTATION,
     STANDBY_ANNOTATION,
+    application_id,
     config_map_name,
     driver_pod_name,
     executor_prefix,
@@ -214,8 +215,8 @@ def local_mounts(local: LocalVolume, *, spark: bool) -> list[dict[str, Any]]:
     return [{"name": LOCAL_VOLUME, "mountPath": LOCAL_DIR}]
 
 
-def local_settings(local: LocalVolume) -> dict[str, str]:
-    """Spark's settings for claims that outlive an executor and belong to the driver's pod.
+def local_settings(meta: Meta, local: LocalVolume, attempt: int) -> dict[str, str]:
+    """Spark's settings for claims that outlive an executor; see `moorage_operator.volumes`.
 
     Without a storage class and a size Spark makes no claim at all; a manifest that lacks one is
     refused before.
@@ -223,6 +224,8 @@ def local_settings(local: LocalVolume) -> dict[str, str]:
     if local.type != "ReusedPVC":
         return {}
     return {
+        **{f"{_CLAIM}.label.{name}": value for name, value in labels(meta).items()},
+        "spark.app.id": application_id(meta.uid, attempt),
         f"{_CLAIM}.mount.path": LOCAL_DIR,
         f"{_CLAIM}.mount.readOnly": "false",
         f"{_CLAIM}.options.claimName": "OnDemand",

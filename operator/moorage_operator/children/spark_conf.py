@@ -15,6 +15,9 @@ from moorage_operator.world import Meta
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 DEFAULTS = {
+    # A pod that was made and never seen is made again, and a claim that is older is free to use:
+    # Spark's ten minutes are for who looks every half minute.
+    "spark.kubernetes.allocation.executor.timeout": "60s",
     # Spark's watch takes a pod that is deleted by force for one that runs, and once it has ended,
     # as when the API server is restarted, it is not opened again. Then only looking tells.
     "spark.kubernetes.executor.apiPollingInterval": "5s",
@@ -31,7 +34,7 @@ def spark_settings(meta: Meta, spec: JobSpec, order: StartOrder) -> dict[str, st
         **_width(spec),
         **_pods(meta, spec, order),
         **_security(spec),
-        **local_settings(spec.state.local),
+        **local_settings(meta, spec.state.local, order.attempt),
         **_failures(spec),
         "spark.blockManager.port": str(BLOCK_MANAGER_PORT),
         "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104  the pod's own network

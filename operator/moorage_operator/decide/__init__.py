@@ -16,6 +16,7 @@ from datetime import timedelta
 
 from moorage_api.lifecycle import DisruptionBudget
 from moorage_api.status import Condition, OperationStep
+from moorage_operator.decide.claims import keep_claims
 from moorage_operator.decide.clock import put_clock_right
 from moorage_operator.decide.conditions import (
     PODS_UNREADABLE,
@@ -38,7 +39,14 @@ from moorage_operator.decide.observed import observe_attempt, rebuild
 from moorage_operator.decide.operations import leave_block
 from moorage_operator.decide.phase import message, phase
 from moorage_operator.decide.rollback import follow_rollback, note_restored, note_sinks
-from moorage_operator.decide.specs import desired, is_valid, policy, renew_rejection, show_profile
+from moorage_operator.decide.specs import (
+    desired,
+    is_valid,
+    policy,
+    renew_rejection,
+    running_spec,
+    show_profile,
+)
 from moorage_operator.decide.start import fencing, starting, verifying
 from moorage_operator.decide.stop import snapshotting, stopping
 from moorage_operator.decide.validate import tell_ignored_annotations, validate, warn_of_eviction
@@ -134,6 +142,7 @@ def _act(draft: Draft) -> None:
     _monitor(draft)
     _budgets(draft)
     _page(draft)
+    _volumes(draft)
 
 
 def _work(draft: Draft) -> None:
@@ -198,6 +207,13 @@ def _page(draft: Draft) -> None:
     if wanted or draft.status.reconciliation.ingress:
         draft.put_reconciliation(ingress=True)
         draft.do(SetIngress(ui if wanted else None))
+
+
+def _volumes(draft: Draft) -> None:
+    """Have claims outlive the driver, where executors are to find them again."""
+    spec = running_spec(draft)
+    if spec is not None and spec.state.local.type == "ReusedPVC":
+        keep_claims(draft)
 
 
 def _say_blind(draft: Draft, pods: Unreadable) -> None:

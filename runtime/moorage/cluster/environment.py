@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -56,6 +57,7 @@ it is by then. One that Spark is given is read once, and ends."""
 _log = logging.getLogger(__name__)
 _MOST_FAILURES = "spark.executor.maxNumFailures"
 _NO_LIMIT = str((1 << 31) - 1)
+_OWN_CLAIMS = "spark.kubernetes.driver.ownPersistentVolumeClaim"
 
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
@@ -155,6 +157,18 @@ def _required(pod: Pod) -> dict[str, str]:
     }
 
 
+def leave_claims(context: SparkContext) -> None:
+    """Have Spark delete no claims when it stops; the operator gives them to the next driver.
+
+    Those that nobody has taken over go with the driver's pod in any case.
+    """
+    scala: Any = context._jsc
+    try:
+        scala.sc().conf().set(_OWN_CLAIMS, "false")
+    except (Py4JError, OSError) as error:
+        _log.warning("spark_may_delete_volumes: error=%s", error)
+
+
 class ClusterEnvironment:
     """See `moorage.driver.environment.JobEnvironment`.
 
@@ -202,6 +216,7 @@ class ClusterEnvironment:
             spark = self._session(settings)
             stack.callback(end_session, spark)
             context = spark.sparkContext
+            stack.callback(leave_claims, context)
             self._executors = SparkExecutors(context, self._wanted(), self._failures(context))
             placement = AnchoredPlacement(context)
             servers = ClusterServers(

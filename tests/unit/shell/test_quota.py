@@ -22,8 +22,8 @@ def quota(hard, used=None, **rules):
     return {"metadata": {"name": "compute"}, "spec": {"hard": hard, **rules}, "status": status}
 
 
-def found(one, wanted=None, running=None, drivers=0, executors=0, ranges=()):
-    return room([one], META, wanted or spec(), running, drivers, executors, ranges)
+def found(one, wanted=None, running=None, drivers=0, executors=0, ranges=(), claims=0):
+    return room([one], META, wanted or spec(), running, drivers, executors, ranges, claims)
 
 
 @pytest.mark.parametrize(
@@ -161,14 +161,16 @@ def test_what_a_pod_says_for_all_its_containers_and_its_overhead_count():
     assert found["requests.memory"] == found["limits.memory"] == 65 * 1024**3
 
 
-def test_claims_that_stay_with_a_driver_are_not_asked_for_twice():
+def test_claims_that_the_next_executors_find_are_not_asked_for_twice():
     local = {"type": "ReusedPVC", "size": "10Gi", "storageClassName": "fast"}
     wanted = spec(state={"local": local, **DIRECTORIES})
     fast = "fast.storageclass.storage.k8s.io/persistentvolumeclaims"
     for name in ("persistentvolumeclaims", "count/persistentvolumeclaims", fast):
         full = quota({name: "2"}, {name: "2"})
-        # An executor is lost, and its claim waits for the next one.
-        assert not found(full, wanted, wanted, 1, 1).whole
+        # An executor is lost, and its claim waits for the next one; or the driver is.
+        assert not found(full, wanted, wanted, 1, 1, claims=2).whole
+        assert not found(full, wanted, wanted, 0, 0, claims=2).whole
+        assert found(full, wanted, wanted, 0, 0, claims=1).whole
         gone = found(full, wanted, wanted, 0, 0)
         assert gone.start
         assert gone.left

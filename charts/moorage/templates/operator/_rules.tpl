@@ -22,6 +22,10 @@ a namespace that is being deleted are refused, which the operator bears.
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, list, create, patch, delete]
+# Volumes that executors of jobs with state.local.type ReusedPVC leave to others.
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, patch, delete]
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, create, patch]

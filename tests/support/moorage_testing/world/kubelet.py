@@ -16,6 +16,8 @@ ROLE = "moorage.dev/role"
 ATTEMPT = "moorage.dev/attempt"
 STORE_TASK = "errand"
 _ONE_MORE = "-exec-2"
+_CLAIM = "spark.kubernetes.executor.volumes.persistentVolumeClaim.moorage-local"
+_YOUNG = timedelta(seconds=60)
 _SHUTDOWN = "Pod was terminated in response to imminent node shutdown."
 
 
@@ -23,6 +25,18 @@ def _target(reason: str, message: str) -> dict[str, Any]:
     """The condition with which Kubernetes says that a pod did not end by itself."""
     said = {"reason": reason, "message": message}
     return {"type": "DisruptionTarget", "status": "True", **said}
+
+
+def _claims(pod: dict[str, Any]) -> list[str]:
+    return [
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in pod["spec"].get("volumes", [])
+        if "persistentVolumeClaim" in volume
+    ]
+
+
+def _moment(body: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(body["metadata"]["creationTimestamp"])
 
 
 @dataclass(slots=True)
@@ -36,6 +50,7 @@ class Kubelet:
         image_error: the reason with which driver containers wait, instead of starting.
         unschedulable: the reason why new pods get no node.
         room_for: subtasks for which there are nodes; the executor of more waits. 0 for any.
+        far_claims: those whose volumes no node reaches.
     """
 
     api: Any
@@ -45,6 +60,7 @@ class Kubelet:
     image_error: str = ""
     unschedulable: str = ""
     room_for: int = 0
+    far_claims: set[str] = field(default_factory=set)
     namespace: str = "default"
     prefix: str = ""
     _beats: int = 0
@@ -186,6 +202,8 @@ class Kubelet:
     def _schedule(self, pod: dict[str, Any]) -> None:
         meta = pod["metadata"]
         lacks = self.unschedulable
+        if not self.far_claims.isdisjoint(_claims(pod)):
+            lacks = "0/1 nodes are available: 1 node(s) had volume node affinity conflict"
         if meta["name"].endswith(_ONE_MORE):
             lacks = "0/1 nodes are available: 1 Insufficient memory"
         if lacks:
@@ -264,9 +282,57 @@ class Kubelet:
                     "labels": {**meta["labels"], ROLE: "executor"},
                     "ownerReferences": [owner | {"controller": True}],
                 },
-                "spec": {"containers": [{"name": "executor", "image": "x"}]},
+                "spec": {
+                    "containers": [{"name": "executor", "image": "x"}],
+                    "volumes": self._claims_of(pod, name),
+                },
             }
         )
+
+    def _claims_of(self, driver: dict[str, Any], executor: str) -> list[dict[str, Any]]:
+        """What Spark does: a claim of its application that no pod has, or one that it makes."""
+        found = self._config_of(driver)
+        settings = json.loads(found[0]["spark.json"]) if found is not None else {}
+        if settings.get(f"{_CLAIM}.options.claimName") != "OnDemand":
+            return []
+        meta, claims = driver["metadata"], self.api.list("PersistentVolumeClaim")
+        used = {name for pod in self.api.list("Pod") for name in _claims(pod)}
+        application = settings["spark.app.id"]
+        free = [
+            claim["metadata"]["name"]
+            for claim in claims
+            if claim["metadata"]["labels"].get("spark-app-selector") == application
+            and claim["metadata"]["name"] not in used
+            and self.now() > _moment(claim) + _YOUNG
+        ]
+        name = free[0] if free else f"{executor}-pvc-{len(claims)}"
+        if not free:
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+            marks = {
+                key.removeprefix(f"{_CLAIM}.label."): value
+                for key, value in settings.items()
+                if key.startswith(f"{_CLAIM}.label.")
+            }
+            self.api.create(
+                {
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolumeClaim",
+                    "metadata": {
+                        "name": name,
+                        "namespace": meta["namespace"],
+                        "labels": marks | {"spark-app-selector": application},
+                        "ownerReferences": [owner | {"controller": True}],
+                    },
+                    "spec": {
+                        "accessModes": ["ReadWriteOnce"],
+                        "storageClassName": settings[f"{_CLAIM}.options.storageClass"],
+                        "resources": {
+                            "requests": {"storage": settings[f"{_CLAIM}.options.sizeLimit"]}
+                        },
+                    },
+                }
+            )
+        return [{"name": "moorage-local", "persistentVolumeClaim": {"claimName": name}}]
 
     def _end(self, pod: dict[str, Any], driver: FakeDriver | None) -> None:
         meta = pod["metadata"]
