@@ -18,6 +18,8 @@ _EXAMPLE = yaml.safe_load(
     (Path(__file__).parents[2] / "examples" / "kubernetes" / "ticker.yaml").read_text()
 )
 
+_OF_JOB = ("job", "namespace")
+
 _PROGRAM_SECONDS = 600.0
 """How long the auditor may take: it reads thousands of files beside a job that is not spared."""
 
@@ -38,18 +40,15 @@ print(json.dumps({**judge_state(sys.argv[1]), "newest": newest}))
 """
 
 
-# In a driver's pod, whether or not it speaks TLS; says nothing where there is no checkpoint yet.
-_NEWEST = """
+# In a driver's pod, whether or not it speaks TLS; says nothing where it does not answer.
+_METRICS = """
 import contextlib, ssl, sys, urllib.request
 token, place = open(sys.argv[1]).read().strip(), sys.argv[2]
 trusting = ssl._create_unverified_context()
 for scheme in ("http", "https"):
     asked = urllib.request.Request(scheme + place, headers={"Authorization": "Bearer " + token})
     with contextlib.suppress(Exception):
-        text = urllib.request.urlopen(asked, timeout=10, context=trusting).read().decode()
-        for line in text.splitlines():
-            if line.startswith("moorage_last_checkpoint_id{"):
-                print(int(float(line.rpartition(" ")[2])))
+        print(urllib.request.urlopen(asked, timeout=10, context=trusting).read().decode())
 """
 
 
@@ -159,16 +158,29 @@ class Ticker:
 
     def newest_checkpoint(self) -> int | None:
         """The id of the newest checkpoint as the driver knows it; None if it does not say."""
+        return int(self.metrics("moorage_last_checkpoint_id").get("", 0)) or None
+
+    def ranges_opened(self) -> dict[str, int]:
+        """How many ranges the driver's runs began with, by where they were found."""
+        found = self.metrics("moorage_ranges_opened_total")
+        counts = {
+            labels.partition('source="')[2].partition('"')[0]: n for labels, n in found.items()
+        }
+        return {source: int(count) for source, count in counts.items() if count}
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """A metric of the driver, by its labels beside the job's; nothing if it does not say."""
         place = f"://127.0.0.1:{ENDPOINT_PORT}{METRICS_PATH}"
         try:
             said = self.namespace.run_in(
                 self.driver["metadata"]["name"],
-                *("driver", "python", "-c", _NEWEST, SCRAPE_FILE, place),
+                *("driver", "python", "-c", _METRICS, SCRAPE_FILE, place),
             )
         except (ApiException, AssertionError, KeyError):
-            return None  # it is being replaced
-        words = said.split()
-        return int(words[-1]) or None if words and words[-1].isdigit() else None
+            return {}  # it is being replaced
+        lines = (line for line in said.splitlines() if line.startswith(f"{name}{{"))
+        parts = (line.rpartition(" ") for line in lines)
+        return {_further(labels): float(value) for labels, _, value in parts}
 
     @property
     def attempt(self) -> int:
@@ -251,3 +263,9 @@ class Ticker:
 
     def _query(self) -> str:
         return f"endpoint={self.s3['endpoint']}&region=us-east-1&path_style=true"
+
+
+def _further(labels: str) -> str:
+    """The labels of a series but for those that all of a job's have."""
+    inside = labels.partition("{")[2].rstrip("}")
+    return ",".join(one for one in inside.split(",") if one.partition("=")[0] not in _OF_JOB)
