@@ -31,6 +31,10 @@ TOKEN_VARIABLE = "MOORAGE_STATE_TOKEN"  # noqa: S105  the name, not the token
 MAX_SOCKET_PATH = 100
 """Bytes; the kernel takes 107 at most."""
 
+_TELL = ("moorage_state.server.tls", "moorage_state.stores.s3.mounted_keys")
+"""The loggers that say when new certificates and keys are used: people wait for it before they take
+the old ones back."""
+
 _END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
 _PARENTS_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WATCH_SIGNAL = signal.SIGUSR1
@@ -47,6 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s state-server %(levelname)s %(message)s"
     )
+    for name in _TELL:
+        logging.getLogger(name).setLevel(logging.INFO)
     sys.setswitchinterval(_GIVE_WAY_SECONDS)
     end = _end_by_parent() if options.die_with_parent else end_signals()
     try:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from moorage_testing.jobs import wait_until
+from moorage_testing.tls import mount
 
 from moorage_state.deltas import encode_frame
 from moorage_state.errors import LocalDiskError, Retryable, UserError
@@ -239,6 +240,41 @@ def test_a_signal_before_anybody_waits_for_it_leaves_no_socket(tmp_path):
     ended = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert not path.exists()
+
+
+RENEWED = """
+import sys
+from pathlib import Path
+from moorage_state.errors import UserError
+from moorage_state.server import process
+from moorage_state.server.tls import Certificates, TlsFiles
+from moorage_state.stores.s3.mounted_keys import MountedKeys
+def start(options):
+    keys, certificates = MountedKeys.found(options.dir), Certificates(TlsFiles(*sys.argv[-2:]))
+    keys.get_frozen_credentials()
+    certificates.server()
+    (options.dir / "AWS_ACCESS_KEY_ID").write_text("newer than that")
+    Path(sys.argv[-2], "tls.crt").touch()
+    keys.get_frozen_credentials()
+    certificates.server()
+    raise UserError("that is all")
+process._start = start
+sys.exit(process.main(sys.argv[1:-2]))
+"""
+
+
+def test_a_server_says_that_it_uses_new_keys_and_certificates(tmp_path):
+    """People wait for that in its log before they take the old ones back."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        (tmp_path / name).write_text("old")
+    files = mount(tmp_path / "tls")
+    command = [sys.executable, "-c", RENEWED, "--dir", str(tmp_path), files.directory, files.name]
+    ended = subprocess.run(
+        command, capture_output=True, env=ENVIRONMENT, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 2
+    assert f"state-server INFO keys of the store taken up: directory={tmp_path}\n" in ended.stderr
+    assert f"state-server INFO certificate taken up: directory={files.directory}" in ended.stderr
 
 
 def test_a_server_that_cannot_start_says_so(tmp_path, capfd):
