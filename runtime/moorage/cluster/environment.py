@@ -54,6 +54,7 @@ _AS_THE_ACCOUNT = "-Dkubernetes.auth.tryKubeConfig=false"
 """Spark asks Kubernetes as its pod's account, whatever kubeconfig an image has: with its token as
 it is by then. One that Spark is given is read once, and ends."""
 
+_READ_ONCE = "spark.kubernetes.authenticate.oauthTokenFile"
 _log = logging.getLogger(__name__)
 _MOST_FAILURES = "spark.executor.maxNumFailures"
 _NO_LIMIT = str((1 << 31) - 1)
@@ -111,6 +112,8 @@ def cluster_conf(
         # Executors are asked for and dismissed by the driver, which knows what they hold.
         "spark.dynamicAllocation.enabled": "false",
     }
+    if pod:
+        conf.pop(_READ_ONCE, None)  # an operator of an earlier release orders it
     family = [_PREFER_IPV6] if pod and pod.is_ipv6 else []
     further = {
         "spark.driver.extraJavaOptions": [*family, *([_AS_THE_ACCOUNT] if pod else [])],

@@ -87,7 +87,8 @@ def test_who_configures_sparks_log_configures_that_of_executors(settings, tmp_pa
 
 
 def test_spark_asks_as_the_account_of_its_pod_with_no_token_that_was_read_once(settings):
-    conf = cluster_conf(settings, {}, POD)
+    earlier = {"spark.kubernetes.authenticate.oauthTokenFile": "/var/run/token"}
+    conf = cluster_conf(settings, earlier, POD)
     assert not [name for name in conf if "oauthToken" in name]
     options = conf["spark.driver.extraJavaOptions"].split()
     assert "-Dkubernetes.auth.tryKubeConfig=false" in options
