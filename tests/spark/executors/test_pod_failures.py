@@ -9,10 +9,10 @@ from moorage_testing.executor_pods import ApiServer, session
 from moorage.cluster.executors import PodFailures, SparkExecutors
 from moorage.engine.task_failures import SparkEnded
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 MOST = 3
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 240.0
 ORDERED = {"spark.executor.maxNumFailures": str(MOST), PodFailures.WINDOW: "600000ms"}
 
 
@@ -48,7 +48,7 @@ def scenario():
 
 @pytest.fixture(scope="module")
 def seen(fresh_process):
-    return fresh_process(scenario)
+    return fresh_process(scenario, timeout=540)
 
 
 def test_a_driver_outlives_a_quota_without_room_for_its_executors(seen):

@@ -13,11 +13,11 @@ from moorage_operator.children.pods import local_settings
 from moorage_operator.volumes import SPARK_LABEL
 from moorage_operator.world import Meta
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 META = Meta("clicks", "team", "5f0c6e1a-0000-4000-8000-00000000c11c", 1, "1")
 LOCAL = LocalVolume.model_validate({"type": "ReusedPVC", "size": "1Gi", "storageClassName": "fast"})
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 240.0
 
 
 def handed_on(name, application, made="2026-01-01T00:00:00Z"):
@@ -62,7 +62,7 @@ def scenario():
 
 @pytest.fixture(scope="module")
 def seen(fresh_process):
-    return fresh_process(scenario)
+    return fresh_process(scenario, timeout=540)
 
 
 def test_an_executor_takes_a_claim_that_its_attempt_was_given(seen):
