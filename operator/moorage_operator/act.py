@@ -49,6 +49,7 @@ from moorage_operator.ports import (
     DriverClient,
     EndpointRefused,
     EndpointUnreachable,
+    Forbidden,
     JobRefs,
     Kind,
     Lineages,
@@ -268,7 +269,8 @@ class Actor:
             case SetDisruptionBudget() | SetPodMonitor() | SetIngress() | KeepClaims():
                 return await self._set_beside(effect, subject.meta)
             case GiveUpClaim():
-                return await volumes.give_up(self.cluster, subject.meta, effect.name)
+                await volumes.give_up(self.cluster, subject.meta, effect.name)
+                return True
 
     # -- revisions -----------------------------------------------------------------------------
 
@@ -360,6 +362,15 @@ class Actor:
             return True
         return True
 
+    async def _keep_claims(self, effect: KeepClaims, meta: Meta) -> bool:
+        """Say whether it is done: not while one is still to be made."""
+        try:
+            return await volumes.keep(self.cluster, effect, meta)
+        except Forbidden as error:
+            # An older chart's role: they go with their driver, and nothing waits for that.
+            _log.warning("volumes are not kept: job=%s error=%s", meta.name, error)
+            return True
+
     async def _delete_object(self, effect: DeleteObject, meta: Meta) -> bool:
         found = await self.cluster.get(effect.kind, meta.namespace, effect.name)
         if found is None or found["metadata"].get("deletionTimestamp"):
@@ -377,7 +388,8 @@ class Actor:
         if self.is_done(effect, meta.uid):
             return False
         if isinstance(effect, KeepClaims):
-            await volumes.keep(self.cluster, effect, meta)
+            if not await self._keep_claims(effect, meta):
+                return False
         else:
             await self.attempts.set_beside(effect, meta)
         self._beside.setdefault(meta.uid, {})[_of(effect)] = effect

@@ -36,6 +36,7 @@ from moorage_operator.plan import (
 )
 from moorage_operator.podviews import pod_view
 from moorage_operator.ports import (
+    ApiUnavailable,
     Cluster,
     ClusterError,
     Conflict,
@@ -227,12 +228,11 @@ class Attempts:
                 raise ActionFailed(f"an earlier driver is still there: pod={pod.name}")
 
     async def _hand_on_volumes(self, meta: Meta, spec: JobSpec, attempt: int) -> None:
-        """They are caches: what fails is only logged, and Spark makes what it is not given."""
-        labels = {names.JOB_UID_LABEL: meta.uid}
+        """They are caches: what is refused is only logged, and Spark makes what it is not given."""
         try:
-            claims = await self.cluster.list("PersistentVolumeClaim", meta.namespace, labels)
-            if claims:
-                await volumes.hand_on(self.cluster, claims, meta, spec, attempt)
+            await volumes.hand_on(self.cluster, meta, spec, attempt)
+        except (ApiUnavailable, Conflict, NotFound):
+            raise  # not so the next time
         except ClusterError as error:
             text = "volumes are not handed on: job=%s/%s attempt=%d error=%s"
             _log.warning(text, meta.namespace, meta.name, attempt, error)

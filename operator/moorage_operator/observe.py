@@ -57,7 +57,7 @@ from moorage_operator.quota import room
 from moorage_operator.references import fact_problems
 from moorage_operator.store_access import last_end, store_refs, store_task_refs
 from moorage_operator.tokens import Authorities, Tokens
-from moorage_operator.volumes import held
+from moorage_operator.volumes import claims_of, goes
 from moorage_operator.world import (
     Config,
     JobFacts,
@@ -549,22 +549,20 @@ class Observer:
             and await self._terminating(meta.namespace),
         )
 
-    async def _listed_of(
-        self, kind: Kind, meta: Meta, labels: Mapping[str, str] | None = None
-    ) -> list[Object]:
-        """What there is in the namespace; what cannot be read says nothing."""
+    async def _listed_of(self, kind: Kind, meta: Meta) -> list[Object]:
+        """The namespace's rules; what cannot be read says nothing."""
         try:
-            return await self.cluster.list(kind, meta.namespace, labels)
+            return await self.cluster.list(kind, meta.namespace)
         except ClusterError:
             return []
 
     async def _claims(self, world: JobWorld) -> int:
         """How many claims the job has that its next executors find again."""
-        drivers = () if isinstance(world.drivers, Unreadable) else world.drivers
-        living = [one.uid for one in drivers if one.owned and not one.terminal]
-        labels = {names.JOB_UID_LABEL: world.meta.uid}
-        found = await self._listed_of("PersistentVolumeClaim", world.meta, labels)
-        return held(found, world.meta, living)
+        try:
+            found = await claims_of(self.cluster, world.meta)
+        except ClusterError:
+            return 0
+        return sum(not goes(one) for one in found)
 
     async def _with_refusals(
         self, world: JobWorld, quotas: list[Object], ranges: list[Object], claims: int

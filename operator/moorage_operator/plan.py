@@ -159,10 +159,16 @@ class SetIngress:
 
 @dataclass(frozen=True, slots=True)
 class KeepClaims:
-    """Make the claims that an attempt's executors have taken the job's own, for the next one."""
+    """Make the claims that an attempt's executors have taken the job's own, for the next one.
+
+    What is of no attempt that lives is deleted.
+    """
 
     attempt: int
     claims: frozenset[str]  # their names
+    standby: int = 0  # the attempt that stands by, if one does: it has claims of its own
+    # Whether there are as many executors as there are to be: none takes what is free now
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

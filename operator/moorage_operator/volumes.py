@@ -7,8 +7,6 @@ volume is only a cache: what lies on it is checked byte by byte, and all else co
 So nothing waits for a claim, and one that cannot be kept is made anew.
 """
 
-from collections.abc import Iterable
-
 from moorage_api import JobSpec
 from moorage_api.sizing import executor_count
 from moorage_operator.children.names import (
@@ -19,38 +17,41 @@ from moorage_operator.children.names import (
 from moorage_operator.objects import is_controlled_by
 from moorage_operator.plan import KeepClaims
 from moorage_operator.pod_resources import amount_of
-from moorage_operator.ports import Cluster, Conflict, NotFound, Object
+from moorage_operator.ports import Cluster, Conflict, NotFound, Object, Reads
 from moorage_operator.world import Meta
 
 SPARK_LABEL = "spark-app-selector"
 """The application that may use a claim, as Spark labels it."""
 
 
-async def keep(cluster: Cluster, effect: KeepClaims, meta: Meta) -> None:
-    """Make the claims that an attempt's executors use the job's.
+async def keep(cluster: Cluster, effect: KeepClaims, meta: Meta) -> bool:
+    """Make the claims that an attempt's executors use the job's; say whether all were there.
 
-    What the job kept for an attempt before, and this one was not given, is deleted: nobody can
-    find it any more.
+    Those that no executor will take any more are deleted.
 
     Raises:
         ClusterError: as for any write.
     """
-    application = application_id(meta.uid, effect.attempt)
-    labels = {JOB_UID_LABEL: meta.uid}
-    for body in await cluster.list("PersistentVolumeClaim", meta.namespace, labels):
-        if _goes(body):
+    own = application_id(meta.uid, effect.attempt)
+    living = {own, application_id(meta.uid, effect.standby)}
+    missing = set(effect.claims)
+    for body in await claims_of(cluster, meta):
+        name, application = body["metadata"]["name"], _of(body)
+        missing.discard(name)
+        if goes(body):
             continue
-        one = body["metadata"]
-        is_ours = is_controlled_by(body, meta.uid)
-        if one["name"] in effect.claims and not is_ours:
-            await _patch(cluster, body, {"ownerReferences": [owner_reference(meta)]})
-        elif is_ours and one["name"] not in effect.claims and _of(body) != application:
-            await _delete(cluster, body)
+        if name in effect.claims:
+            await _give(cluster, body, meta, application)
+        elif application not in living or (application == own and effect.whole):
+            await _drop(cluster, body)
+    # Spark makes the pod first, and its claim then. One that is there and not ours is left alone.
+    found = [
+        await cluster.get("PersistentVolumeClaim", meta.namespace, name) for name in sorted(missing)
+    ]
+    return None not in found
 
 
-async def hand_on(
-    cluster: Cluster, claims: Iterable[Object], meta: Meta, spec: JobSpec, attempt: int
-) -> None:
+async def hand_on(cluster: Cluster, meta: Meta, spec: JobSpec, attempt: int) -> None:
     """Give the job's claims to the attempt that is about to start, as many as it has executors.
 
     Those that its spec does not ask for any more are deleted.
@@ -58,47 +59,46 @@ async def hand_on(
     Raises:
         ClusterError: as for any write.
     """
-    ours = [one for one in claims if is_controlled_by(one, meta.uid) and not _goes(one)]
+    ours = [one for one in await claims_of(cluster, meta) if not goes(one)]
     fitting = [one for one in ours if _fits(one, spec)]
     # Of two the newer one: it took the place of one that was not free when it was wanted.
     fitting.sort(key=lambda one: str(one["metadata"]["creationTimestamp"]), reverse=True)
     kept = fitting[: executor_count(spec.executor, spec.scaling.parallelism)]
-    application = application_id(meta.uid, attempt)
     for body in ours:
-        if body not in kept:
-            await _delete(cluster, body)
-        elif _of(body) != application:
-            await _patch(cluster, body, {"labels": {SPARK_LABEL: application}})
+        if body in kept:
+            await _give(cluster, body, meta, application_id(meta.uid, attempt))
+        else:
+            await _drop(cluster, body)
 
 
-async def give_up(cluster: Cluster, meta: Meta, name: str) -> bool:
-    """Delete a claim of the job's; Spark does not find it from now on, whoever still uses it.
+async def give_up(cluster: Cluster, meta: Meta, name: str) -> None:
+    """Delete a claim of the job's, whoever still uses it.
 
     Raises:
         ClusterError: as for any write.
     """
     found = await cluster.get("PersistentVolumeClaim", meta.namespace, name)
-    if found is None or _goes(found) or not _is_labelled(found, meta):
-        return False
-    await _patch(cluster, found, {"labels": {SPARK_LABEL: None}})
-    await _delete(cluster, found)
-    return True
+    if found is None or goes(found):
+        return
+    if (found["metadata"].get("labels") or {}).get(JOB_UID_LABEL) == meta.uid:
+        await _drop(cluster, found)
 
 
-def held(claims: Iterable[Object], meta: Meta, drivers: Iterable[str]) -> int:
-    """How many of the claims a start need not ask for: the job's, and those of living drivers.
+async def claims_of(cluster: Reads, meta: Meta) -> list[Object]:
+    """The claims that are the job's, or still those of one of its drivers.
 
-    Args:
-        drivers: the uids of their pods.
+    Raises:
+        ClusterError: as for any request.
     """
-    owners = {meta.uid, *drivers}
-    return sum(
-        not owners.isdisjoint(
-            one.get("uid") for one in body["metadata"].get("ownerReferences") or ()
-        )
-        for body in claims
-        if not _goes(body)
-    )
+    labels = {JOB_UID_LABEL: meta.uid}
+    found = await cluster.list("PersistentVolumeClaim", meta.namespace, labels)
+    # One without an owner is somebody's copy, labels and all.
+    return [one for one in found if one["metadata"].get("ownerReferences")]
+
+
+def goes(claim: Object) -> bool:
+    """Whether it is deleted as soon as no pod uses it any more."""
+    return bool(claim["metadata"].get("deletionTimestamp"))
 
 
 def _fits(claim: Object, spec: JobSpec) -> bool:
@@ -114,18 +114,22 @@ def _fits(claim: Object, spec: JobSpec) -> bool:
     )
 
 
-async def _patch(cluster: Cluster, body: Object, changes: Object) -> None:
-    """Change it if it is as it was read."""
-    meta = body["metadata"]
-    patch = {
-        "metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], **changes}
-    }
-    await cluster.patch("PersistentVolumeClaim", meta["namespace"], meta["name"], patch)
+async def _give(cluster: Cluster, claim: Object, meta: Meta, application: str) -> None:
+    """Make it the job's, and have the executors of this application find it."""
+    changes: Object = {}
+    if not is_controlled_by(claim, meta.uid):
+        changes["ownerReferences"] = [owner_reference(meta)]
+    if _of(claim) != application:
+        changes["labels"] = {SPARK_LABEL: application}
+    if changes:
+        await _patch(cluster, claim, changes)
 
 
-async def _delete(cluster: Cluster, body: Object) -> None:
-    """It goes when no pod uses it any more."""
-    meta = body["metadata"]
+async def _drop(cluster: Cluster, claim: Object) -> None:
+    """It goes when no pod uses it any more; until then Spark, which would take it, finds it not."""
+    meta = claim["metadata"]
+    if _of(claim):
+        await _patch(cluster, claim, {"labels": {SPARK_LABEL: None}})
     try:
         await cluster.delete(
             "PersistentVolumeClaim", meta["namespace"], meta["name"], uid=meta["uid"]
@@ -134,13 +138,14 @@ async def _delete(cluster: Cluster, body: Object) -> None:
         return
 
 
+async def _patch(cluster: Cluster, claim: Object, changes: Object) -> None:
+    """Change it if it is as it was read."""
+    meta = claim["metadata"]
+    patch = {
+        "metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], **changes}
+    }
+    await cluster.patch("PersistentVolumeClaim", meta["namespace"], meta["name"], patch)
+
+
 def _of(claim: Object) -> str:
     return str((claim["metadata"].get("labels") or {}).get(SPARK_LABEL, ""))
-
-
-def _is_labelled(claim: Object, meta: Meta) -> bool:
-    return (claim["metadata"].get("labels") or {}).get(JOB_UID_LABEL) == meta.uid
-
-
-def _goes(claim: Object) -> bool:
-    return bool(claim["metadata"].get("deletionTimestamp"))

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from moorage_testing.world.scene import job
 
-from moorage_operator.ports import Forbidden
+from moorage_operator.ports import ApiUnavailable, Forbidden
 
 pytestmark = pytest.mark.scenarios
 
@@ -106,6 +106,7 @@ async def started_again(world, attempt):
     return claim_of(world, name)
 
 
+FAR = "0/1 nodes are available: 1 node(s) had volume node affinity conflict"
 REUSED = {"type": "ReusedPVC", "size": "1Gi", "storageClassName": "fast"}
 
 
@@ -158,7 +159,7 @@ async def test_a_claim_that_the_spec_does_not_ask_for_any_more_is_deleted(reusin
 @pytest.mark.scenario(45)
 async def test_an_executor_that_its_volume_keeps_waiting_gets_another_one(reusing):
     reusing.drivers.newest.fail("user_function", 1, "boom")
-    reusing.kubelet.far_claims.add("clicks-1-exec-1-pvc-0")
+    reusing.kubelet.held_claims["clicks-1-exec-1-pvc-0"] = FAR
     assert await started_again(reusing, 2) == "clicks-1-exec-1-pvc-0"
     await reusing.run(150)
     assert claims(reusing) == {"clicks-1-exec-1-pvc-0": "StatefulSparkJob"}
@@ -166,6 +167,51 @@ async def test_an_executor_that_its_volume_keeps_waiting_gets_another_one(reusin
     assert "VolumeGivenUp" in reusing.events()
     assert claim_of(reusing, "clicks-2-exec-1") != "clicks-1-exec-1-pvc-0"
     assert list(claims(reusing).values()) == ["StatefulSparkJob"]
+
+
+async def test_claims_are_handed_on_once_the_api_server_answers_again(reusing):
+    reusing.drivers.newest.fail("user_function", 1, "boom")
+    reusing.operator.cluster.fail(ApiUnavailable("503"), kind="PersistentVolumeClaim", times=2)
+    assert await started_again(reusing, 2) == "clicks-1-exec-1-pvc-0"
+
+
+async def test_claims_that_were_not_kept_in_time_are_handed_on_with_their_driver_still_there(
+    reusing,
+):
+    """As where no operator was there while the driver ran."""
+    (driver,) = [p for p in reusing.pods() if p["metadata"]["name"] == "clicks-1-driver"]
+    uid = driver["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "clicks-1-driver", "uid": uid}
+    change = {"metadata": {"ownerReferences": [owner | {"controller": True}]}}
+    reusing.api.patch("PersistentVolumeClaim", reusing.namespace, "clicks-1-exec-1-pvc-0", change)
+    reusing.drivers.newest.fail("user_function", 1, "boom")
+    assert await started_again(reusing, 2) == "clicks-1-exec-1-pvc-0"
+    assert claims(reusing) == {"clicks-1-exec-1-pvc-0": "StatefulSparkJob"}
+
+
+RULES = {"strategy": "WarmStandby", "standby": {"observeFor": "20s"}}
+
+
+async def test_a_version_that_fails_while_it_stands_by_leaves_no_claims(reusing):
+    reusing.edit(image="registry.example/clicks:2", upgrade=RULES)
+    await reusing.until(lambda: len(claims(reusing)) == 2)
+    standby = next(one for one in reusing.drivers.living if one.standby)
+    standby.fail("user_function", 1, "boom")
+    await reusing.until(lambda: reusing.condition("Reconciled") == "False/Rejected", 600)
+    await reusing.run(60)
+    assert claims(reusing) == {"clicks-1-exec-1-pvc-0": "StatefulSparkJob"}
+
+
+@pytest.mark.parametrize("local", [REUSED, {"type": "EmptyDir"}])
+async def test_a_version_that_stood_by_has_its_own_claims_and_leaves_no_others(reusing, local):
+    whole = {"type": "EmptyDir", "size": None, "storageClassName": None} | local
+    reusing.edit(image="registry.example/clicks:2", upgrade=RULES, state={"local": whole})
+    await reusing.until(lambda: reusing.status().attempt.stood_by, 600)
+    await reusing.until(lambda: reusing.status().operation is None and reusing.is_running(), 600)
+    await reusing.run(60)
+    own = [name.partition("-exec-")[0] for name in claims(reusing)]
+    assert own == (["clicks-2"] if local is REUSED else [])
+    assert set(claims(reusing).values()) <= {"StatefulSparkJob"}
 
 
 async def test_an_operator_that_may_not_touch_claims_holds_nothing_up(world):

@@ -53,6 +53,7 @@ from moorage_operator.decide.validate import tell_ignored_annotations, validate,
 from moorage_operator.decide.view import hold_back, show_pods
 from moorage_operator.plan import (
     Event,
+    KeepClaims,
     Plan,
     SetDisruptionBudget,
     SetFinalizer,
@@ -212,8 +213,13 @@ def _page(draft: Draft) -> None:
 def _volumes(draft: Draft) -> None:
     """Have claims outlive the driver, where executors are to find them again."""
     spec = running_spec(draft)
-    if spec is not None and spec.state.local.type == "ReusedPVC":
+    if spec is None:
+        return
+    if spec.state.local.type == "ReusedPVC":
         keep_claims(draft)
+    elif draft.attempt.stood_by:
+        # Of no start that could see to those of the version before.
+        draft.do(KeepClaims(draft.attempt.number, frozenset()))
 
 
 def _say_blind(draft: Draft, pods: Unreadable) -> None:

@@ -15,13 +15,20 @@ _PATIENCE = timedelta(minutes=3)
 
 def keep_claims(draft: Draft) -> None:
     """Keep what executors use, and part an executor that does not get on from another's claim."""
-    executors = draft.world.executors
+    executors, number = draft.world.executors, draft.attempt.number
     if isinstance(executors, Unreadable):
         return
-    living = [one for one in executors if one.claim and not one.terminal and one.deleted_at is None]
+    # They are of the attempt that was there when the pass began.
+    living = [
+        one
+        for one in executors
+        if one.claim and one.attempt == number and not one.terminal and one.deleted_at is None
+    ]
     if living:
-        names = frozenset(one.claim for one in living)
-        draft.do(KeepClaims(draft.attempt.number, names))
+        operation, report = draft.status.operation, draft.report
+        standby = operation.standby.attempt if operation and operation.standby else 0
+        whole = report is not None and 0 < report.executors_desired <= len(living)
+        draft.do(KeepClaims(number, frozenset(one.claim for one in living), standby, whole))
     for one in living:
         if _waits_for_its_volume(draft, one):
             draft.do(GiveUpClaim(one.claim))

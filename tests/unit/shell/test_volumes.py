@@ -8,7 +8,7 @@ from moorage_testing.manifests import spec_data
 
 from moorage_api import JobSpec
 from moorage_operator.plan import KeepClaims
-from moorage_operator.volumes import give_up, hand_on, held, keep
+from moorage_operator.volumes import give_up, hand_on, keep
 from moorage_operator.world import Meta
 
 META = Meta("clicks", "default", "job-uid", 1, "1")
@@ -40,13 +40,17 @@ class Claims:
         claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta}
         self.api.create({**claim, "spec": made})
 
+    def hold(self, name):
+        """A pod uses it: the API server keeps it until that is gone."""
+        held = {"metadata": {"finalizers": ["kubernetes.io/pvc-protection"]}}
+        self.api.patch("PersistentVolumeClaim", "default", name, held)
+
     def of(self, name):
         return self.api.get("PersistentVolumeClaim", "default", name)
 
     async def hand_on(self, spec):
         """Begin the second attempt."""
-        found = self.api.list("PersistentVolumeClaim")
-        await hand_on(self.cluster, found, META, spec, 2)
+        await hand_on(self.cluster, META, spec, 2)
 
     def all(self):
         """Who owns each, and which application may use it."""
@@ -68,7 +72,7 @@ async def test_what_executors_use_is_the_jobs(claims):
     claims.add("a", DRIVER)
     claims.add("b", DRIVER)
     claims.add("others", DRIVER, job="another")
-    await keep(claims.cluster, KeepClaims(1, frozenset({"a", "others", "gone"})), META)
+    assert await keep(claims.cluster, KeepClaims(1, frozenset({"a"})), META)
     assert claims.all() == {
         "a": ("StatefulSparkJob", "job-uid-1"),
         "b": ("Pod", "job-uid-1"),
@@ -78,28 +82,77 @@ async def test_what_executors_use_is_the_jobs(claims):
     assert (owner["uid"], owner["controller"]) == ("job-uid", True)
 
 
-async def test_what_an_attempt_was_not_given_is_deleted_when_it_has_others(claims):
+async def test_a_claim_that_is_not_made_yet_is_kept_later(claims):
+    wanted = KeepClaims(1, frozenset({"a"}))
+    assert not await keep(claims.cluster, wanted, META)
+    claims.add("a", DRIVER)
+    assert await keep(claims.cluster, wanted, META)
+    assert claims.all() == {"a": ("StatefulSparkJob", "job-uid-1")}
+
+
+async def test_a_claim_that_goes_when_its_pod_does_is_not_waited_for(claims):
+    claims.add("a", DRIVER)
+    claims.hold("a")
+    claims.api.delete("PersistentVolumeClaim", "default", "a")
+    assert await keep(claims.cluster, KeepClaims(1, frozenset({"a"})), META)
+    assert claims.all() == {"a": ("Pod", "job-uid-1")}
+
+
+async def test_a_claim_that_an_older_operator_had_made_is_left_to_its_driver(claims):
+    claims.add("a", DRIVER, job="")
+    assert await keep(claims.cluster, KeepClaims(1, frozenset({"a"})), META)
+    assert claims.all() == {"a": ("Pod", "job-uid-1")}
+
+
+async def test_a_copy_that_a_person_made_is_left_alone(claims):
+    claims.add("copy")
+    orphan = {"metadata": {"ownerReferences": None}}
+    claims.api.patch("PersistentVolumeClaim", "default", "copy", orphan)
+    claims.add("a")
+    await keep(claims.cluster, KeepClaims(2, frozenset({"a"}), whole=True), META)
+    await claims.hand_on(spec(1))
+    assert claims.of("copy")["metadata"]["labels"]["spark-app-selector"] == "job-uid-1"
+    assert claims.of("a")["metadata"]["labels"]["spark-app-selector"] == "job-uid-2"
+
+
+async def test_what_is_of_no_attempt_that_lives_is_deleted(claims):
     claims.add("old")
+    claims.add("of-an-ended-driver", {**DRIVER, "uid": "another"})
     claims.add("free", application="job-uid-2")
     claims.add("used", DRIVER, "job-uid-2")
     claims.add("standby", DRIVER, "job-uid-3")
-    await keep(claims.cluster, KeepClaims(2, frozenset({"used"})), META)
+    await keep(claims.cluster, KeepClaims(2, frozenset({"used"}), standby=3), META)
     assert claims.all() == {
         "free": ("StatefulSparkJob", "job-uid-2"),
         "used": ("StatefulSparkJob", "job-uid-2"),
         "standby": ("Pod", "job-uid-3"),
     }
+    await keep(claims.cluster, KeepClaims(2, frozenset({"used"})), META)
+    assert claims.all().keys() == {"free", "used"}
+
+
+async def test_after_fewer_executors_the_next_start_gets_what_those_that_stayed_have(claims):
+    for name in ("stayed", "came", "went"):
+        claims.add(name)
+    used = frozenset({"stayed", "came"})
+    await keep(claims.cluster, KeepClaims(1, used), META)
+    assert claims.all().keys() == {"stayed", "came", "went"}
+    # Nobody is on the way who could take it.
+    await keep(claims.cluster, KeepClaims(1, used, whole=True), META)
+    await claims.hand_on(spec())
+    assert claims.all().keys() == {"stayed", "came"}
 
 
 async def test_the_newest_are_given_to_the_next_attempt_and_what_is_too_much_goes(claims):
-    for name in ("oldest", "b", "a"):
+    for name in ("oldest", "b"):
         claims.add(name)
-    claims.add("drivers", DRIVER)
+    claims.add("a", DRIVER)
+    claims.add("others", DRIVER, job="another")
     await claims.hand_on(spec())
     assert claims.all() == {
         "b": ("StatefulSparkJob", "job-uid-2"),
         "a": ("StatefulSparkJob", "job-uid-2"),
-        "drivers": ("Pod", "job-uid-1"),
+        "others": ("Pod", "job-uid-1"),
     }
     before = len(claims.cluster.effects)
     await claims.hand_on(spec())
@@ -138,27 +191,17 @@ async def test_a_claim_without_a_volume_is_not_given_to_anybody(claims):
 
 async def test_a_claim_that_is_given_up_is_free_for_nobody_while_a_pod_uses_it(claims):
     claims.add("a")
-    claims.api.patch(
-        "PersistentVolumeClaim", "default", "a", {"metadata": {"finalizers": ["in-use"]}}
-    )
-    # A pod uses it: the API server keeps it until that is gone.
-    assert await give_up(claims.cluster, META, "a")
+    claims.hold("a")
+    await give_up(claims.cluster, META, "a")
     assert claims.all() == {"a": ("StatefulSparkJob", None)}
     assert claims.of("a")["metadata"]["deletionTimestamp"]
-    assert not await give_up(claims.cluster, META, "a")
-    assert not await give_up(claims.cluster, META, "none")
+    before = len(claims.cluster.effects)
+    await give_up(claims.cluster, META, "a")
+    await give_up(claims.cluster, META, "none")
+    assert len(claims.cluster.effects) == before
 
 
 async def test_no_claim_of_another_job_is_given_up(claims):
     claims.add("a", job="another")
-    assert not await give_up(claims.cluster, META, "a")
+    await give_up(claims.cluster, META, "a")
     assert "deletionTimestamp" not in claims.of("a")["metadata"]
-
-
-def test_a_start_need_not_ask_for_what_is_kept_nor_for_what_a_living_driver_has(claims):
-    claims.add("kept")
-    claims.add("living", DRIVER)
-    claims.add("ended", {**DRIVER, "uid": "another"})
-    found = claims.api.list("PersistentVolumeClaim")
-    assert held(found, META, ["driver-uid"]) == 2
-    assert held(found, META, []) == 1

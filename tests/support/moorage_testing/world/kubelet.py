@@ -50,7 +50,7 @@ class Kubelet:
         image_error: the reason with which driver containers wait, instead of starting.
         unschedulable: the reason why new pods get no node.
         room_for: subtasks for which there are nodes; the executor of more waits. 0 for any.
-        far_claims: those whose volumes no node reaches.
+        held_claims: why no node is found for pods with these claims, as the scheduler says it.
     """
 
     api: Any
@@ -60,15 +60,19 @@ class Kubelet:
     image_error: str = ""
     unschedulable: str = ""
     room_for: int = 0
-    far_claims: set[str] = field(default_factory=set)
+    held_claims: dict[str, str] = field(default_factory=dict)
     namespace: str = "default"
     prefix: str = ""
     _beats: int = 0
     _told: dict[str, tuple[str, str]] = field(default_factory=dict)
     _leaving: set[str] = field(default_factory=set)
+    _to_make: list[dict[str, Any]] = field(default_factory=list)
 
     def tick(self) -> None:
         """One step for every pod."""
+        # Spark makes an executor's pod first, and its claim then.
+        while self._to_make:
+            self.api.create(self._to_make.pop(0))
         for pod in self.api.peek("Pod"):
             if pod["metadata"].get("labels", {}).get(ROLE):
                 self._step(pod)
@@ -202,8 +206,8 @@ class Kubelet:
     def _schedule(self, pod: dict[str, Any]) -> None:
         meta = pod["metadata"]
         lacks = self.unschedulable
-        if not self.far_claims.isdisjoint(_claims(pod)):
-            lacks = "0/1 nodes are available: 1 node(s) had volume node affinity conflict"
+        for claim in _claims(pod):
+            lacks = self.held_claims.get(claim, lacks)
         if meta["name"].endswith(_ONE_MORE):
             lacks = "0/1 nodes are available: 1 Insufficient memory"
         if lacks:
@@ -313,7 +317,7 @@ class Kubelet:
                 for key, value in settings.items()
                 if key.startswith(f"{_CLAIM}.label.")
             }
-            self.api.create(
+            self._to_make.append(
                 {
                     "apiVersion": "v1",
                     "kind": "PersistentVolumeClaim",
