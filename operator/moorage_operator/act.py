@@ -269,8 +269,9 @@ class Actor:
             case SetDisruptionBudget() | SetPodMonitor() | SetIngress() | KeepClaims():
                 return await self._set_beside(effect, subject.meta)
             case GiveUpClaim():
+                # The claim first: Spark would give it to the pod's successor.
                 await volumes.give_up(self.cluster, subject.meta, effect.name)
-                return True
+                return await self.attempts.delete_pod(effect.pod, subject.meta)
 
     # -- revisions -----------------------------------------------------------------------------
 

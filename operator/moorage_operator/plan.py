@@ -173,9 +173,10 @@ class KeepClaims:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpClaim:
-    """Delete a claim by which an executor does not get on; its next one gets another."""
+    """Delete a claim, and the pod that does not get on by it; the next one gets another."""
 
     name: str
+    pod: DeletePod
 
 
 Effect = (
@@ -199,7 +200,7 @@ Effect = (
 BESIDE = (SetPodMonitor, SetDisruptionBudget, SetIngress, KeepClaims)
 """Effects that keep what is beside the job's pods as it should be; once for each change."""
 
-ASIDE = (KeepSnapshot, DeleteObject, *BESIDE)
+ASIDE = (KeepSnapshot, DeleteObject, *BESIDE, GiveUpClaim)
 """Effects that come last, and whose failure holds up nothing else."""
 
 

@@ -169,6 +169,36 @@ async def test_an_executor_that_its_volume_keeps_waiting_gets_another_one(reusin
     assert list(claims(reusing).values()) == ["StatefulSparkJob"]
 
 
+async def test_an_executor_that_no_node_has_room_for_keeps_its_volume_however_long_it_waits(
+    reusing,
+):
+    reusing.drivers.newest.fail("user_function", 1, "boom")
+    text = "0/3 nodes are available: 3 Insufficient memory. No preemption victims found"
+    reusing.kubelet.held_claims["clicks-1-exec-1-pvc-0"] = text
+    assert await started_again(reusing, 2) == "clicks-1-exec-1-pvc-0"
+    await reusing.run(400)
+    assert claims(reusing) == {"clicks-1-exec-1-pvc-0": "StatefulSparkJob"}
+    assert "VolumeGivenUp" not in reusing.events()
+
+
+async def test_a_claim_that_cannot_be_given_up_holds_up_nothing_else(reusing):
+    reusing.drivers.newest.fail("user_function", 1, "boom")
+    reusing.kubelet.held_claims["clicks-1-exec-1-pvc-0"] = FAR
+    assert await started_again(reusing, 2) == "clicks-1-exec-1-pvc-0"
+    reusing.operator.cluster.fail(Forbidden("no"), kind="PersistentVolumeClaim", times=-1)
+    passes = []
+    reconcile = reusing.operator.reconciler.reconcile
+
+    async def watched(ref):
+        passes.append(await reconcile(ref))
+        return passes[-1]
+
+    reusing.operator.reconciler.reconcile = watched
+    await reusing.run(300)
+    assert "VolumeGivenUp" in reusing.events()
+    assert [one.problem for one in passes if one.problem] == []
+
+
 async def test_claims_are_handed_on_once_the_api_server_answers_again(reusing):
     reusing.drivers.newest.fail("user_function", 1, "boom")
     reusing.operator.cluster.fail(ApiUnavailable("503"), kind="PersistentVolumeClaim", times=2)

@@ -11,6 +11,8 @@ from moorage_operator.world import PodView, Unreadable
 
 _PATIENCE = timedelta(minutes=3)
 """For a volume to come from another node, or for a node to come to which it can be attached."""
+_OF_VOLUMES = ("volume", "pvc")
+"""One of these is in all that a scheduler says against a pod for the sake of its claims."""
 
 
 def keep_claims(draft: Draft) -> None:
@@ -31,8 +33,7 @@ def keep_claims(draft: Draft) -> None:
         draft.do(KeepClaims(number, frozenset(one.claim for one in living), standby, whole))
     for one in living:
         if _waits_for_its_volume(draft, one):
-            draft.do(GiveUpClaim(one.claim))
-            draft.do(DeletePod(one.name, one.uid))
+            draft.do(GiveUpClaim(one.claim, DeletePod(one.name, one.uid)))
             why = one.unschedulable or "its events say why"
             text = (
                 f"{one.name} did not start within {_PATIENCE.seconds} s on the volume of an "
@@ -46,6 +47,10 @@ def _waits_for_its_volume(draft: Draft, pod: PodView) -> bool:
     # Spark names a claim that it makes after the pod: such a one has been nowhere else.
     is_anothers = not pod.claim.startswith(f"{pod.name}-")
     if not is_anothers or pod.phase != "Pending" or pod.waiting or pod.created_at is None:
+        return False
+    # With no other volume would there be more room on any node.
+    lacks = pod.unschedulable.lower()
+    if lacks and not any(word in lacks for word in _OF_VOLUMES):
         return False
     over = pod.created_at + _PATIENCE
     if not draft.reached(over):
