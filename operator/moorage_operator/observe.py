@@ -678,7 +678,10 @@ def _room(world: JobWorld, quotas: list[Object], ranges: list[Object], claims: i
 
 
 def _reuses_claims(world: JobWorld) -> bool:
-    return world.spec is not None and world.spec.state.local.type == "ReusedPVC"
+    """Also where the next version is not to: a start deletes what it does not ask for."""
+    running = world.revisions.get(world.status.attempt.revision)
+    specs = (world.spec, running.spec if running else None)
+    return any(spec is not None and spec.state.local.type == "ReusedPVC" for spec in specs)
 
 
 def _labelled(pod: Object, drivers: Mapping[str, int]) -> Object:

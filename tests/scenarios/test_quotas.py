@@ -113,6 +113,17 @@ async def test_claims_that_the_job_keeps_need_no_room_again(world):
     await world.until(lambda: world.is_running() and world.status().attempt.number == 2, 30)
 
 
+async def test_claims_that_the_next_version_does_not_ask_for_make_room_for_its_own(world):
+    world.apply(job(state=REUSED))
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    await world.until(lambda: world.pods("executor"))
+    await world.run(5)
+    world.set_quota(persistentvolumeclaims="1", used="1")
+    world.edit(state={"local": {**REUSED["local"], "type": "EphemeralPVC"}})
+    await world.until(lambda: world.is_running() and world.status().attempt.number == 2, 60)
+    assert world.api.list("PersistentVolumeClaim") == []
+
+
 async def test_claims_of_a_driver_that_ended_do_not_keep_the_next_one_waiting(world):
     world.apply(job(state=REUSED))
     await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
