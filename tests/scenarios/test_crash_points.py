@@ -60,6 +60,32 @@ async def running(world, **spec):
     await world.run(3)
 
 
+async def on_claims(world, **local):
+    """On volumes that the next executors may have: they are no new ones."""
+    named = {"type": "ReusedPVC", "size": "1Gi", "storageClassName": "fast"} | local
+    directories = {"checkpointDir": CHECKPOINTS, "savepointDir": SAVEPOINTS}
+    await running(world, state={**directories, "local": named})
+    await world.run(70)
+
+
+def has_claims(number, *made_by):
+    """So many drivers there were, and these executors' claims are the job's, for the last one."""
+
+    def look(world):
+        found = {
+            one["metadata"]["name"].partition("-pvc-")[0]: (
+                one["metadata"]["ownerReferences"][0]["kind"],
+                one["metadata"]["labels"].get("spark-app-selector", "").rpartition("-")[2],
+            )
+            for one in world.api.list("PersistentVolumeClaim")
+        }
+        wanted = dict.fromkeys(made_by, ("StatefulSparkJob", str(number)))
+        quiet = runs_as(number)(world) and world.status().operation is None
+        return quiet and found == wanted
+
+    return look
+
+
 async def rescaled_by_restarts(world):
     await running(world, scaling={"parallelism": 2, "maxParallelism": 16, "mode": "Restart"})
 
@@ -367,6 +393,15 @@ OPERATIONS = {
         1,
     ),
     "take over": Operation(running, beside, upgraded, 2),
+    "recover on claims": Operation(on_claims, kill, has_claims(2, "clicks-1-exec-1"), 2),
+    "upgrade to larger claims": Operation(
+        on_claims,
+        lambda w: w.edit(state__local__size="2Gi"),
+        has_claims(2, "clicks-2-exec-1"),
+        2,
+        1,
+    ),
+    "take over with claims": Operation(on_claims, beside, has_claims(2, "clicks-2-exec-1"), 2),
     "standby that fails": Operation(running, unfit_beside, given_up("Rejected"), 2),
     "preflight that fails": Operation(running, unfit, given_up("Rejected"), 1),
     "pods that are refused": Operation(running, unwanted, given_up("Rejected"), 1),
@@ -453,6 +488,8 @@ OPERATIONS = {
     ),
 }
 _SOAKED = (
+    "upgrade to larger claims",
+    "take over with claims",
     "retract",
     "rollback of what hangs",
     "a step back",
