@@ -229,8 +229,11 @@ class Attempts:
 
     async def _hand_on_volumes(self, meta: Meta, spec: JobSpec, attempt: int) -> None:
         """They are caches: what is refused is only logged, and Spark makes what it is not given."""
+        labels = {names.JOB_UID_LABEL: meta.uid}
         try:
-            await volumes.hand_on(self.cluster, meta, spec, attempt)
+            claims = await self.cluster.list("PersistentVolumeClaim", meta.namespace, labels)
+            if claims:
+                await volumes.hand_on(self.cluster, claims, meta, spec, attempt)
         except (ApiUnavailable, Conflict, NotFound):
             raise  # not so the next time
         except ClusterError as error:

@@ -7,6 +7,8 @@ volume is only a cache: what lies on it is checked byte by byte, and all else co
 So nothing waits for a claim, and one that cannot be kept is made anew.
 """
 
+from collections.abc import Iterable
+
 from moorage_api import JobSpec
 from moorage_api.sizing import executor_count
 from moorage_operator.children.names import (
@@ -51,15 +53,20 @@ async def keep(cluster: Cluster, effect: KeepClaims, meta: Meta) -> bool:
     return None not in found
 
 
-async def hand_on(cluster: Cluster, meta: Meta, spec: JobSpec, attempt: int) -> None:
+async def hand_on(
+    cluster: Cluster, claims: Iterable[Object], meta: Meta, spec: JobSpec, attempt: int
+) -> None:
     """Give the job's claims to the attempt that is about to start, as many as it has executors.
 
     Those that its spec does not ask for any more are deleted.
 
+    Args:
+        claims: all with the job's label.
+
     Raises:
         ClusterError: as for any write.
     """
-    ours = [one for one in await claims_of(cluster, meta) if not goes(one)]
+    ours = [one for one in claims if _is_owned(one) and not goes(one)]
     fitting = [one for one in ours if _fits(one, spec)]
     # Of two the newer one: it took the place of one that was not free when it was wanted.
     fitting.sort(key=lambda one: str(one["metadata"]["creationTimestamp"]), reverse=True)
@@ -92,8 +99,12 @@ async def claims_of(cluster: Reads, meta: Meta) -> list[Object]:
     """
     labels = {JOB_UID_LABEL: meta.uid}
     found = await cluster.list("PersistentVolumeClaim", meta.namespace, labels)
-    # One without an owner is somebody's copy, labels and all.
-    return [one for one in found if one["metadata"].get("ownerReferences")]
+    return [one for one in found if _is_owned(one)]
+
+
+def _is_owned(claim: Object) -> bool:
+    """One without an owner is somebody's copy, labels and all."""
+    return bool(claim["metadata"].get("ownerReferences"))
 
 
 def goes(claim: Object) -> bool:

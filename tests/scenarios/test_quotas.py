@@ -97,10 +97,11 @@ async def test_a_status_says_the_same_whatever_others_take(world):
     assert world.object()["metadata"]["resourceVersion"] == before
 
 
+LOCAL = {"type": "ReusedPVC", "size": "10Gi", "storageClassName": "fast"}
 REUSED = {
     "checkpointDir": "s3://state/clicks",
     "savepointDir": "s3://savepoints/clicks",
-    "local": {"type": "ReusedPVC", "size": "10Gi", "storageClassName": "fast"},
+    "local": LOCAL,
 }
 
 
@@ -119,7 +120,7 @@ async def test_claims_that_the_next_version_does_not_ask_for_make_room_for_its_o
     await world.until(lambda: world.pods("executor"))
     await world.run(5)
     world.set_quota(persistentvolumeclaims="1", used="1")
-    world.edit(state={"local": {**REUSED["local"], "type": "EphemeralPVC"}})
+    world.edit(state={"local": {**LOCAL, "type": "EphemeralPVC"}})
     await world.until(lambda: world.is_running() and world.status().attempt.number == 2, 60)
     assert world.api.list("PersistentVolumeClaim") == []
 

@@ -50,7 +50,9 @@ class Claims:
 
     async def hand_on(self, spec):
         """Begin the second attempt."""
-        await hand_on(self.cluster, META, spec, 2)
+        labels = {"moorage.dev/job-uid": META.uid}
+        found = self.api.list("PersistentVolumeClaim", "default", labels)
+        await hand_on(self.cluster, found, META, spec, 2)
 
     def all(self):
         """Who owns each, and which application may use it."""
