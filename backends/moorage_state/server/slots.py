@@ -53,7 +53,7 @@ class Slot:
 
     @classmethod
     def take(cls, volume: Path, job: str = "", clock: Callable[[], float] = time.time) -> "Slot":
-        """A place that nobody holds: one that `job` had, else one that nobody has, else any.
+        """A place that nobody holds: what `job` had last, else one that nobody has, else any.
 
         Places of other jobs that were there within a day are the last that are taken.
 
@@ -120,19 +120,21 @@ def _root(volume: Path, number: int) -> Path:
     return volume / f"slot-{number}" if number else volume
 
 
-def _rank(root: Path, job: str, now: float) -> int:
+def _rank(root: Path, job: str, now: float) -> tuple[int, float]:
     """How much a place is wanted, the least first."""
+    # Of two that the job had it was in the later one last: in the other one while that was held,
+    # by a sidecar that took its time to end, and what lies there is older.
     try:
         with (root / _SLOT).open("rb") as file:
             owner, used = file.read(_LONGEST_JOB).decode(errors="replace"), os.fstat(file.fileno())
     except (FileNotFoundError, NotADirectoryError):
-        return 3
+        return 3, 0.0
     if owner == job:
-        return 0
+        return 0, -used.st_mtime
     if not owner:
-        return 1
+        return 1, 0.0
     # Rather than let what it left there lie for ever.
-    return 2 if now - used.st_mtime >= _LEFT_SECONDS else 4
+    return (2, 0.0) if now - used.st_mtime >= _LEFT_SECONDS else (4, 0.0)
 
 
 def socket_path(volume: str, server: str) -> str:

@@ -360,11 +360,24 @@ def test_a_place_keeps_its_identity_and_is_free_when_its_holder_ends(tmp_path):
         names = [one.identity, two.identity]
         assert (one.number, two.number, two.root) == (0, 1, tmp_path / "slot-1")
     with Slot.take(tmp_path) as one, Slot.take(tmp_path) as two:
-        assert [one.identity, two.identity] == names
+        assert {one.identity, two.identity} == {*names}
     (tmp_path / "run" / "ID").write_text("half")
-    with Slot.take(tmp_path) as one:
-        assert one.identity != names[0]
-        assert one.identity.endswith("-0")
+    with Slot.take(tmp_path) as one, Slot.take(tmp_path) as two:
+        found = {one.number: one.identity, two.number: two.identity}
+        assert found[0] != names[0]
+        assert found[0].endswith("-0")
+
+
+def test_of_its_places_a_job_gets_the_one_that_it_was_in_last(tmp_path):
+    now = time.time()
+    with Slot.take(tmp_path, "a/one") as ends, Slot.take(tmp_path, "a/one") as begins:
+        assert [ends.number, begins.number] == [0, 1]
+        os.utime(ends.root / "SLOT", (now - 60, now - 60))
+    with Slot.take(tmp_path, "a/one") as after:
+        assert after.number == 1
+        os.utime(after.root / "SLOT", (now - 120, now - 120))
+    with Slot.take(tmp_path, "a/one") as again:
+        assert again.number == 0
 
 
 def test_a_job_gets_the_places_that_it_had_on_a_volume_of_many(tmp_path):
