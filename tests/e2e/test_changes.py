@@ -130,8 +130,8 @@ def test_the_page_of_a_driver_is_served_to_who_has_the_token(ticker, person, env
 
 def test_kubectl_moorage_shows_a_job_and_takes_a_savepoint(ticker, person):
     shown = person("kubectl moorage status ticker PLACE")
-    assert "├─ 2 subtasks of 16 key groups" in shown
-    assert shown.count("├─ executor ") == 2
+    assert "├── 2 subtasks of 16 key groups" in shown
+    assert shown.count("── executor ") == 2
     address = person("kubectl moorage savepoint ticker by-hand PLACE").splitlines()[-1]
     assert address.partition("?")[0] == f"{ticker.root}/savepoints/by-hand"
     assert "by-hand" in person("kubectl moorage history ticker PLACE")

@@ -313,23 +313,31 @@ def _summary(snapshot: Json | None, key: str, now: datetime) -> str:
 
 
 def _pod(pod: Json) -> Json:
-    state = pod.get("status", {})
-    containers = state.get("containerStatuses") or []
+    spec, state = pod.get("spec", {}), pod.get("status", {})
+    # As kubectl counts them: with those that begin before the others, and stay.
+    beside = (one for one in spec.get("initContainers") or () if "restartPolicy" in one)
+    lasting = {one["name"] for some in (spec.get("containers") or (), beside) for one in some}
+    containers = [one for one in _containers(state) if one["name"] in lasting]
     ready = sum(1 for one in containers if one.get("ready"))
     return {
         "role": _role(pod),
         "phase": "Ending" if pod["metadata"].get("deletionTimestamp") else state.get("phase", ""),
-        "ready": f"{ready}/{len(containers)}",
+        "ready": f"{ready}/{len(lasting)}",
         "restarts": sum(one.get("restartCount", 0) for one in containers),
-        "node": pod.get("spec", {}).get("nodeName", ""),
+        "node": spec.get("nodeName", ""),
         "reason": _held_up_by(state),
     }
 
 
+def _containers(state: Json) -> list[Json]:
+    """What a pod's status says of each of its containers, those before the others first."""
+    of_both = (state.get("initContainerStatuses"), state.get("containerStatuses"))
+    return [one for some in of_both for one in some or ()]
+
+
 def _held_up_by(state: Json) -> str:
     """Why a pod is not ready, such as ImagePullBackOff or Unschedulable; empty if nobody says."""
-    containers = (state.get("initContainerStatuses"), state.get("containerStatuses"))
-    waiting = [one.get("state") or {} for some in containers for one in some or ()]
+    waiting = [one.get("state") or {} for one in _containers(state)]
     unscheduled = [
         one
         for one in state.get("conditions") or ()

@@ -83,12 +83,14 @@ def snapshot(name, state="Completed", age=0, **status):
 
 
 def pod(name, role, *, ready=True, **status):
+    servers = [{"name": "state-server", "restartPolicy": "Always"}] if role == "executor" else []
     return {
         "metadata": {"name": name, "labels": {"moorage.dev/role": role}},
-        "spec": {"nodeName": "node1"},
+        "spec": {"nodeName": "node1", "initContainers": servers, "containers": [{"name": role}]},
         "status": {
             "phase": "Running",
-            "containerStatuses": [{"ready": ready, "restartCount": 2}],
+            "initContainerStatuses": [{"name": one["name"], "ready": True} for one in servers],
+            "containerStatuses": [{"name": role, "ready": ready, "restartCount": 2}],
             **status,
         },
     }

@@ -101,7 +101,7 @@ def test_below_each_executor_are_the_subtasks_whose_state_it_has():
     assert lines[at : at + 9] == [
         "├── 4 subtasks of 128 key groups",
         "├── driver clicks-3-driver: Running, 1/1 ready, 2 restarts, on node1",
-        "│   ├── executor clicks-3-exec-1: Running, 1/1 ready, 2 restarts, on node1",
+        "│   ├── executor clicks-3-exec-1: Running, 2/2 ready, 2 restarts, on node1",
         (
             "│   │   ├── sessions 0: key groups 0 to 31, 80,000 rows in, 36,000 out, "
             "last epoch 300 ms, state 1.0 MiB"
@@ -118,7 +118,7 @@ def test_below_each_executor_are_the_subtasks_whose_state_it_has():
             "│   │   └── join 2: key groups 64 to 95, 40,000 rows in, 36,000 out, "
             "last epoch 300 ms, state 3.0 MiB"
         ),
-        "│   └── executor clicks-3-exec-2: Running, 0/1 ready, 2 restarts, on node1",
+        "│   └── executor clicks-3-exec-2: Running, 1/2 ready, 2 restarts, on node1",
         (
             "│       ├── sessions 1: key groups 32 to 63, 40,000 rows in, 36,000 out, "
             "last epoch 300 ms, state 2.0 MiB"
@@ -252,16 +252,24 @@ def test_a_job_that_has_no_status_yet_is_shown_too():
 def test_what_is_wrong_says_since_when_and_a_pod_what_it_waits_for():
     wrong = conditions(Ready="False")
     wrong[0]["lastTransitionTime"] = "2026-11-23T14:00:00Z"
-    waiting = {"ready": False, "state": {"waiting": {"reason": "ImagePullBackOff"}}}
-    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    waiting = {
+        "name": "driver",
+        "ready": False,
+        "state": {"waiting": {"reason": "ImagePullBackOff"}},
+    }
+    unplaced = {
+        "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}],
+        "containerStatuses": None,
+        "initContainerStatuses": None,
+    }
     pods = [
         pod("clicks-3-driver", "driver", phase="Pending", containerStatuses=[waiting]),
-        pod("clicks-3-exec-1", "executor", phase="Pending", conditions=[unplaced]),
+        pod("clicks-3-exec-1", "executor", phase="Pending", **unplaced),
     ]
     lines = shown(drawn(job_tree(ClusterLook(job(conditions=wrong), pods), NOW)))
     assert lines[1] == "! Ready: Why (for 20m00s)"
     assert "driver clicks-3-driver: Pending, 0/1 ready, ImagePullBackOff, on node1" in lines[4]
-    assert "Pending, 1/1 ready, Unschedulable, 2 restarts" in lines[5]
+    assert "Pending, 0/2 ready, Unschedulable, on node1" in lines[5]
 
 
 def test_for_programs_there_is_the_same(plugin):
