@@ -194,15 +194,25 @@ def processes_of(root: int) -> list[int]:
 
 
 def wait_until(
-    condition: Callable[[], T | None], timeout: float = 30.0, what: str = "it to come true"
+    condition: Callable[[], T | None],
+    timeout: float = 30.0,
+    what: str | Callable[[], str] = "it to come true",
+    every: float = 0.02,
 ) -> T:
-    """The first true value of `condition`, or a failure that says what was waited for."""
+    """The first true value of `condition`, or a failure that says what was waited for.
+
+    Args:
+        timeout: seconds.
+        what: for the failure; a function is asked when it has come to that.
+        every: seconds between two looks: more, where one is work for the machine.
+    """
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if value := condition():
             return value
-        time.sleep(0.02)
-    return pytest.fail(f"waited {timeout:g} s in vain for {what}")
+        time.sleep(every)
+    said = what if isinstance(what, str) else what()
+    return pytest.fail(f"waited {timeout:g} s in vain for {said}")
 
 
 def pace_of(start_seconds: float) -> float:
