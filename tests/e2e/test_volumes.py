@@ -29,7 +29,9 @@ def ticker(namespace, images, pull_policy, s3, storage_class):
     ticker = Ticker(namespace, images["job"], pull_policy, s3, "spark")
     state = ticker.manifest()["spec"]["state"]
     local = {"type": "ReusedPVC", "size": "1Gi", "storageClassName": storage_class}
-    ticker.start(state={**state, "local": local})
+    # What begins with a savepoint, as an upgrade does by default, reads that.
+    upgrade = {"mode": "LastCheckpoint"}
+    ticker.start(state={**state, "local": local}, upgrade=upgrade)
     ticker.wait_ready()
     ticker.wait_checkpoints()
     return ticker
