@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 
 _CHOSEN = "-XX:SharedArchiveFile"
 _MADE = "-XX:ArchiveClassesAtExit"
-_LIMIT_SECONDS = 300
+_LIMIT_SECONDS = 900
+"""Half a minute is enough, but for another architecture, or beside much other work."""
 
 _JOB = """
 from moorage import FileSink, KeyedProcessFunction, ValueStateDescriptor
