@@ -1,10 +1,8 @@
 """Pods that an API server refuses, and pods that fail, as Spark's own allocator meets them."""
 
-import threading
-import time
-
 import pytest
 from moorage_testing.executor_pods import ApiServer, session
+from moorage_testing.jobs import wait_until
 
 from moorage.cluster.executors import PodFailures, SparkExecutors
 from moorage.engine.task_failures import SparkEnded
@@ -16,33 +14,24 @@ WAIT_SECONDS = 240.0
 ORDERED = {"spark.executor.maxNumFailures": str(MOST), PodFailures.WINDOW: "600000ms"}
 
 
-def wait(condition):
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def scenario():
     api = ApiServer()
     api.full, api.phase = True, "Failed"
-    threading.Thread(target=api.serve_forever, daemon=True).start()
     with session(api, ORDERED) as spark:
         context = spark.sparkContext
         executors = SparkExecutors(context, 2, PodFailures(context, MOST))
         before = api.refused
-        wait(lambda: api.refused > before + 4 * MOST)
+        wait_until(lambda: api.refused > before + 4 * MOST, WAIT_SECONDS)
         seen: dict[str, object] = {
             "while_full": sorted(executors.registered()),
             "trouble": executors.trouble(),
         }
         api.full = False
         try:
-            wait(executors.registered)
+            wait_until(executors.registered, WAIT_SECONDS)
         except SparkEnded as error:
             seen["ended"] = str(error)
         seen["lives"] = not context._jsc.sc().isStopped()
-    api.shutdown()
     return seen
 
 

@@ -1,10 +1,8 @@
 """Claims that executors leave to others, as Spark's own allocator makes, takes and leaves them."""
 
-import threading
-import time
-
 import pytest
 from moorage_testing.executor_pods import ApiServer, session
+from moorage_testing.jobs import wait_until
 
 from moorage.cluster.environment import leave_claims
 from moorage_api.state import LocalVolume
@@ -40,12 +38,8 @@ def scenario():
         "kept": handed_on("kept", f"{META.uid}-7"),
         "of-another-attempt": handed_on("of-another-attempt", f"{META.uid}-6"),
     }
-    threading.Thread(target=api.serve_forever, daemon=True).start()
     with session(api, ordered) as spark:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while len(api.pods) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: len(api.pods) >= 2, WAIT_SECONDS)
         taken = [
             volume["persistentVolumeClaim"]["claimName"]
             for pod in api.pods.values()
@@ -56,7 +50,6 @@ def scenario():
         seen = {"taken": taken, "made": made[0]["metadata"]}
         leave_claims(spark.sparkContext)
     seen["left"] = sorted(api.claims)
-    api.shutdown()
     return seen
 
 

@@ -1,6 +1,7 @@
 """Spark's own backend for Kubernetes, against as much of an API server as it asks for."""
 
 import json
+import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -148,9 +149,11 @@ def session(api, ordered):
     conf = cluster_conf(job, usual | ordered, Pod(NAME, "team", "127.0.0.1"))
     conf.pop("spark.kubernetes.authenticate.caCertFile")
     ours = {"spark.driver.port": "0", "spark.driver.blockManager.port": "0"}
+    threading.Thread(target=api.serve_forever, daemon=True).start()
     spark = start_session(f"k8s://http://127.0.0.1:{api.server_port}", Path.cwd(), conf | ours)
     yield spark
     spark.stop()
+    api.shutdown()
 
 
 def _template():
