@@ -120,7 +120,8 @@ def _fits(claim: Object, spec: JobSpec) -> bool:
         local.type == "ReusedPVC"
         and local.size is not None
         and made.get("storageClassName") == local.storage_class_name
-        and amount_of(size) == local.size.value
+        # One that somebody has made larger is as good, and has what smaller ones would fetch.
+        and amount_of(size) >= local.size.value
         and (claim.get("status") or {}).get("phase") != "Lost"
     )
 

@@ -18,11 +18,11 @@ LOCAL = LocalVolume.model_validate({"type": "ReusedPVC", "size": "1Gi", "storage
 WAIT_SECONDS = 240.0
 
 
-def handed_on(name, application, made="2026-01-01T00:00:00Z"):
+def handed_on(name, application, size="1Gi", made="2026-01-01T00:00:00Z"):
     """A claim as the operator leaves it to an attempt."""
     marks = {**labels(META), SPARK_LABEL: application}
     meta = {"name": name, "namespace": "team", "labels": marks, "creationTimestamp": made}
-    requests = {"requests": {"storage": "1Gi"}}
+    requests = {"requests": {"storage": size}}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -35,7 +35,8 @@ def scenario():
     api = ApiServer()
     ordered = local_settings(META, LOCAL, 7)
     api.claims = {
-        "kept": handed_on("kept", f"{META.uid}-7"),
+        # Somebody has expanded it.
+        "kept": handed_on("kept", f"{META.uid}-7", size="3Gi"),
         "of-another-attempt": handed_on("of-another-attempt", f"{META.uid}-6"),
     }
     with session(api, ordered) as spark:

@@ -178,8 +178,9 @@ async def test_a_claim_that_spark_would_not_take_is_deleted(claims, local, chang
     assert claims.all() == {}
 
 
-async def test_the_same_size_in_other_words_is_the_same(claims):
-    claims.add("a", resources={"requests": {"storage": "1073741824"}})
+@pytest.mark.parametrize("size", ["1073741824", "1025Mi", "3Gi"])
+async def test_one_of_the_same_size_in_other_words_or_larger_is_kept(claims, size):
+    claims.add("a", resources={"requests": {"storage": size}})
     await claims.hand_on(spec())
     assert claims.all() == {"a": ("StatefulSparkJob", "job-uid-2")}
 
