@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from moorage_state.errors import UserError
+from moorage_state.file_marks import Marks, marks
 
 _log = logging.getLogger(__name__)
 
 _NAMES = ("tls.crt", "tls.key", "ca.crt")
 _LONGEST_NAME = 253
-
-_Seen = tuple[tuple[int, int, int], ...]
 
 
 class BadCertificate(UserError):
@@ -69,8 +68,8 @@ class Certificates:
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._lock = threading.Lock()
-        self._seen: _Seen = ()
-        self._passed_over: _Seen = ()
+        self._seen: Marks = ()
+        self._passed_over: Marks = ()
         self._made: _Contexts | None = None
 
     def check(self) -> None:
@@ -107,7 +106,7 @@ class Certificates:
 
     def _now(self) -> _Contexts:
         with self._lock:
-            seen = self._look()
+            seen = marks(Path(self._files.directory, name) for name in _NAMES)
             if self._made is not None and seen == self._seen:
                 return self._made
             try:
@@ -125,17 +124,6 @@ class Certificates:
                     _log.info("certificate taken up: directory=%s", self._files.directory)
                 self._made, self._seen = made, seen
             return self._made
-
-    def _look(self) -> _Seen:
-        found = []
-        for name in _NAMES:
-            try:
-                status = Path(self._files.directory, name).stat()
-            except OSError:
-                found.append((0, 0, 0))
-            else:
-                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
-        return tuple(found)
 
 
 @lru_cache(maxsize=8)

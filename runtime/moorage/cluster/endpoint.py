@@ -56,6 +56,7 @@ from moorage_api.driver import (
 )
 from moorage_api.model import Model
 from moorage_state.errors import UserError
+from moorage_state.file_marks import Marks, marks
 from moorage_state.server.addresses import EVERYWHERE
 from moorage_state.server.tls import TlsFiles, certificates
 
@@ -121,6 +122,8 @@ class Endpoint:
         self._page = page
         self._lookups = lookups or StateLookups()
         self._scrape_file = scrape
+        self._scrape_seen: Marks = ()
+        self._scrape_text = ""
         try:
             self._server = HttpServer(
                 self._handle,
@@ -232,10 +235,14 @@ class Endpoint:
     def _scrape_token(self) -> str:
         if self._scrape_file is None:
             return ""
-        try:
-            return self._scrape_file.read_text().strip()
-        except (OSError, UnicodeDecodeError):
-            return ""
+        seen = marks([self._scrape_file])
+        if seen != self._scrape_seen:
+            try:
+                self._scrape_text = self._scrape_file.read_text().strip()
+            except (OSError, UnicodeDecodeError):
+                return ""
+            self._scrape_seen = seen
+        return self._scrape_text
 
     def _scrape(self) -> web.Response:
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})

@@ -94,6 +94,21 @@ def read_only(tmp_path):
 READER = "a-token-that-only-reads"
 
 
+def test_a_token_that_comes_changes_or_goes_is_heeded_at_once(read_only):
+    endpoint, file = read_only
+    assert endpoint.call("GET", "/state", token=READER)[0] == 200
+    other = file.with_name("other")
+    for text, opens in ((READER[::-1], 200), (READER, 401), (READER[::-1], 200)):
+        # As the kubelet does: another file takes the name.
+        other.write_text(text)
+        other.replace(file)
+        assert endpoint.call("GET", "/state", token=READER[::-1])[0] == opens
+    file.unlink()
+    assert endpoint.call("GET", "/state", token=READER[::-1])[0] == 401
+    file.write_bytes(b"\xff\xfe")
+    assert endpoint.call("GET", "/state", token=READER[::-1])[0] == 401
+
+
 def test_a_browser_shows_the_token_as_a_password_and_only_to_read(read_only):
     endpoint, _ = read_only
     for token in (READER, TOKEN):

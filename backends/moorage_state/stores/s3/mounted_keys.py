@@ -23,6 +23,8 @@ from botocore.credentials import (
 )
 from botocore.session import get_session
 
+from moorage_state.file_marks import Marks, marks
+
 __all__ = ["MountedKeys", "session_with"]
 
 _log = logging.getLogger(__name__)
@@ -31,8 +33,6 @@ _NEEDED = 2
 _MOST_BYTES = 16 << 10
 _ATTEMPTS = 3
 
-_Seen = tuple[tuple[int, int, int], ...]
-
 
 class MountedKeys(Credentials):  # type: ignore[misc]  # botocore has no types
     """What botocore signs with: the keys as the files have them now. Safe for threads.
@@ -40,9 +40,10 @@ class MountedKeys(Credentials):  # type: ignore[misc]  # botocore has no types
     Files that will not do are passed over, with a word, while the keys before are known.
     """
 
-    def __init__(self, directory: Path, seen: _Seen, keys: ReadOnlyCredentials) -> None:
+    def __init__(self, directory: Path, seen: Marks, keys: ReadOnlyCredentials) -> None:
         super().__init__(keys.access_key, keys.secret_key, keys.token, method=_Provider.METHOD)
         self._directory = directory
+        self._files = [directory / name for name in _NAMES]
         self._lock = threading.Lock()
         self._seen = seen
         self._passed_over = seen
@@ -51,19 +52,19 @@ class MountedKeys(Credentials):  # type: ignore[misc]  # botocore has no types
     @classmethod
     def found(cls, directory: Path) -> "MountedKeys | None":
         """Those in a directory; None if they are not there, or not whole."""
-        seen = _look(directory)  # before they are read: what comes meanwhile is read once more
+        seen = marks(directory / name for name in _NAMES)
         keys = _read(directory)
         return None if keys is None else cls(directory, seen, keys)
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
         """See `Credentials.get_frozen_credentials`; called for each request."""
         with self._lock:
-            seen = _look(self._directory)
+            seen = marks(self._files)
             if seen != self._seen:
                 self._take_up(seen)
             return self._keys
 
-    def _take_up(self, seen: _Seen) -> None:
+    def _take_up(self, seen: Marks) -> None:
         keys = _read(self._directory)
         if keys is None:
             # They are read again with the next request: a file may have failed to be read but once.
@@ -101,19 +102,6 @@ def session_with(directory: Path) -> "boto3.session.Session | None":
     inner = get_session()
     inner.register_component("credential_provider", CredentialResolver([_Provider(keys)]))
     return boto3.session.Session(botocore_session=inner)
-
-
-def _look(directory: Path) -> _Seen:
-    """What changes when they do; follows links, as the kubelet replaces one."""
-    found = []
-    for name in _NAMES:
-        try:
-            status = (directory / name).stat()
-        except OSError:
-            found.append((0, 0, 0))
-        else:
-            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
-    return tuple(found)
 
 
 def _read(directory: Path) -> ReadOnlyCredentials | None:
