@@ -99,6 +99,9 @@ class Clock:
     def now(self) -> datetime:
         return START
 
+    def tick(self) -> float:
+        return 0.0
+
 
 def job(name: str) -> Object:
     return {

@@ -59,6 +59,10 @@ class Process:
         """See `WallClock.now`."""
         return objects.START + timedelta(seconds=self.seconds)
 
+    def tick(self) -> float:
+        """See `WallClock.tick`."""
+        return self.seconds
+
     async def begin(self) -> None:
         """A process begins: it lists, and has a pass for each object."""
         self.watched = WatchCache()

@@ -78,6 +78,10 @@ class SystemClock:
         """See `WallClock.now`."""
         return datetime.now(UTC)
 
+    def tick(self) -> float:
+        """See `WallClock.tick`."""
+        return time.monotonic()
+
 
 @dataclass(slots=True)
 class App:

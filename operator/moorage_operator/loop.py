@@ -377,7 +377,9 @@ class Reconciler:
     async def _look_at_job(
         self, body: Object, memory: Memory, heard: Heard | None = None
     ) -> Pass | None:
+        tick = self._clock.tick()
         world = await self._looker.job(body, self._actor.store_tasks_of(memory.uid), heard)
+        world = _attended(world, memory, tick)
         if world.operator_too_old or world.status.operation is not None:
             return None
         claimed = self._keeps(world.meta, world.status.operator, unclaimed=False)
@@ -470,8 +472,9 @@ class Reconciler:
     # -- a live pass ---------------------------------------------------------------------------
 
     async def _job(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
+        tick = self._clock.tick()
         world = await self._observer.job(body, self._actor.store_tasks_of(memory.uid))
-        world = replace(world, trouble=memory.trouble)
+        world = replace(_attended(world, memory, tick), trouble=memory.trouble)
         plan = self._decide_job(world)
         if world.operator_too_old:
             return await self._hands_off(body, memory, world, plan)
@@ -640,7 +643,9 @@ class Reconciler:
 
     def _failed(self, ref: Ref, memory: Memory, error: ActionFailed | ClusterError) -> Pass:
         memory.failures += 1
-        if isinstance(error, ActionFailed) and memory.failures > 1:
+        if isinstance(error, ClusterError):
+            memory.neglect()
+        elif memory.failures > 1:
             memory.trouble = str(error)
         wait = min(_FIRST_WAIT * 2.0 ** (memory.failures - 1), _LONGEST_WAIT)
         wait *= self._chance.uniform(0.75, 1.25)
@@ -697,6 +702,18 @@ class Reconciler:
 
 def _ref(body: Object) -> Ref:
     return Ref(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
+
+
+def _attended(world: JobWorld, memory: Memory, tick: float) -> JobWorld:
+    """With since when passes have seen to the job: none does while it is paused, or all is hidden.
+
+    Args:
+        tick: of the clock, before anything of it was read.
+    """
+    blind = isinstance(world.drivers, Unreadable)
+    sees_to_it = not blind and world.meta.annotation("paused") != "true"
+    since = memory.attend(world.now, tick, sees_to_it=sees_to_it)
+    return replace(world, attended_since=since)
 
 
 def _seconds() -> float:

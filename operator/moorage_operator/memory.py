@@ -5,15 +5,19 @@ Losing it costs a request, a doubled event or a look; the status alone says what
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from moorage_operator.decide.rest import Rest
 from moorage_operator.plan import Event
 from moorage_operator.ports import Object
 from moorage_operator.watch_cache import is_older
+from moorage_operator.world import CLOCKS_APART
 
 __all__ = ["Memory", "Setback"]
 
 _MOST_EVENTS = 64
+_GAP = 60.0
+"""Seconds without a pass that sees to an object, after which it is as if none had before."""
 _FIRST_SETBACK = 2.0
 _LONGEST_SETBACK = 60.0
 
@@ -47,6 +51,15 @@ class Setback:
         self.failures, self._why = 0, ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Attended:
+    """A pass that saw to the object, and since when others did without a gap."""
+
+    since: datetime
+    now: datetime
+    tick: float
+
+
 @dataclass(slots=True)
 class Memory:
     """Of one object."""
@@ -62,6 +75,8 @@ class Memory:
     fleet: str = ""  # the hash of the fleet file, before that look
     live: float = float("-inf")  # when everything was last read live, on the loop's clock
     aside: Setback = field(default_factory=Setback)  # of effects whose failure does not end a pass
+    _attended: _Attended | None = None  # the last pass that saw to it
+    _neglected: bool = False  # by passes since
     _told: dict[tuple[str, str], None] = field(default_factory=dict)
     _waiting: list[Event] = field(default_factory=list)
 
@@ -70,7 +85,29 @@ class Memory:
         if uid != self.uid:
             self.uid, self.failures, self.trouble, self.rival = uid, 0, "", ""
             self._told, self._waiting, self.aside = {}, [], Setback()
-            self.seen, self.rest = "", None
+            self.seen, self.rest, self._attended = "", None, None
+
+    def attend(self, now: datetime, tick: float, *, sees_to_it: bool) -> datetime:
+        """A pass; say since when passes have seen to the object, by the clock as it is.
+
+        Anew after a gap, and after a clock was put forward: what it says to be long ago is not.
+        """
+        known = self._attended
+        if known is not None:
+            passed = tick - known.tick
+            was_put = now - known.now - timedelta(seconds=passed) > CLOCKS_APART
+            if was_put or (self._neglected and passed > _GAP):
+                known = None
+        known = known or _Attended(now, now, tick)
+        if sees_to_it:
+            self._attended, self._neglected = _Attended(known.since, now, tick), False
+        else:
+            self.neglect()
+        return known.since
+
+    def neglect(self) -> None:
+        """A pass has not seen to it, for whatever reason."""
+        self._neglected = True
 
     def may_look(self, body: Object) -> bool:
         """Whether a version that watches have shown may be all there is to know of the object.

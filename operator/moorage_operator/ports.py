@@ -228,3 +228,6 @@ class WallClock(Protocol):
 
     def now(self) -> datetime:
         """The time, aware, in UTC."""
+
+    def tick(self) -> float:
+        """Seconds that only ever grow, whatever the clock is set to."""

@@ -292,6 +292,9 @@ class JobWorld:
     profile_waits: tuple[str, ...] = ()
     # While another one is declared and waits
     parallelism_held_until: datetime | None = None
+    # Since when passes have seen to it: later than what happened while no operator ran, the job was
+    # paused, or the API server did not answer; None for always
+    attended_since: datetime | None = None
 
     @property
     def current_driver(self) -> PodView | None:

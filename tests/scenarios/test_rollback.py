@@ -476,3 +476,29 @@ async def test_a_version_that_never_ran_is_told_as_well_and_one_that_was_replace
     assert found[1].attempt == 0
     assert "no" in found[1].message
     assert found[2].changed == (f"spec.image: {OLD} -> {NEXT}",)
+
+
+@pytest.mark.scenario(79)
+async def test_a_clock_that_is_put_forward_makes_no_version_late_and_none_stable(stable):
+    stable.drivers.habits.snapshot = 30.0
+    stable.edit(image=NEXT)
+    await stable.until(lambda: image(stable) == NEXT and stable.is_running())
+    stable.clock.put(900)
+    await stable.run(30)
+    assert "RollbackStarted" not in stable.events()
+    assert stable.condition("Stable") == "False/NotYet"
+    await stable.until(lambda: stable.condition("Stable") == "True/Stable", 400)
+    assert image(stable) == NEXT
+
+
+@pytest.mark.scenario(56)
+async def test_a_version_has_its_time_while_an_operator_sees_to_it(stable):
+    stable.kubelet.unschedulable = "no node has room"
+    stable.edit(image=NEXT)
+    await stable.until(lambda: stable.status().attempt.number == 2)
+    await stable.without_operator(720)
+    await stable.run(200)
+    assert "RollbackStarted" not in stable.events()
+    stable.kubelet.unschedulable = ""
+    await stable.until(lambda: stable.condition("Stable") == "True/Stable", 400)
+    assert image(stable) == NEXT

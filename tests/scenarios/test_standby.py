@@ -542,3 +542,18 @@ async def test_a_job_without_a_checkpoint_is_upgraded_by_a_restart(world):
     world.edit(**WARM)
     await taken_over(world)
     assert "StandbyReady" not in world.events()
+
+
+@pytest.mark.scenario(72)
+async def test_a_version_beside_has_its_time_while_an_operator_looks_at_it(running):
+    running.drivers.habits.standby_behind = True
+    standby = {"observeFor": "20s", "catchUpTimeout": "5m"}
+    running.edit(image=NEW, upgrade={"strategy": "WarmStandby", "standby": standby})
+    await running.until(lambda: any(one.phase == "running" for one in standbys(running)))
+    (driver,) = standbys(running)
+    await running.without_operator(720)
+    await running.run(200)
+    assert "StandbyFailed" not in running.events()
+    running.drivers.habits.standby_behind = False
+    await taken_over(running)
+    assert running.driver() is driver

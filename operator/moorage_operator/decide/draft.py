@@ -217,6 +217,23 @@ class Draft:
         self.stands_until = min(self.stands_until, end)
         return False
 
+    def attended(self, moment: datetime) -> datetime:
+        """The moment, or since when somebody has seen to the job, if that is later.
+
+        What has so much time to show itself has it while it is looked at, and helped along.
+        """
+        since = self.world.attended_since
+        return moment if since is None else max(moment, since)
+
+    @property
+    def late_at(self) -> datetime | None:
+        """When the step of the operation under way has had its time; None if it has no end."""
+        operation = self.operation
+        if operation.deadline is None:
+            return None
+        began = operation.step_started_at
+        return operation.deadline + (self.attended(began) - began)
+
     def wake(self, seconds: float) -> None:
         """Look again after so many seconds at the latest."""
         seconds = max(seconds, _SOONEST)

@@ -2,8 +2,9 @@
 
 It looks at what passes see anyway. People are told; a restart goes by the newest checkpoint, as
 after a failure; and of both that and a rollback there are only so many, which stand in the status.
-A job is judged while nothing else is under way: it is no wonder that one which is stopped stands
-still. What stops a job, or has it work in vain, makes it Degraded; skewed keys and clocks do not.
+A job is judged while nothing else is under way, and while its stream is to begin: it is no wonder
+that one which is stopped stands still. What stops a job, or has it work in vain, makes it Degraded;
+skewed keys and clocks do not.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from moorage_api.driver import DriverState, LoadReport
 from moorage_api.lifecycle import Health
 from moorage_api.status import Check, Finding, HealthAction
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.health import trouble
+from moorage_operator.decide.health import stuck_start, trouble
 from moorage_operator.decide.recover import FailureKind, restart
 from moorage_operator.decide.rollback import may_roll_back, roll_back
 from moorage_operator.decide.specs import policy, running_spec
@@ -88,10 +89,14 @@ def note_counts(draft: Draft) -> None:
 
 
 def findings(draft: Draft) -> tuple[Found, ...]:
-    """What is wrong with the job now, the worst first; nothing while something else is done."""
+    """What is wrong with the job now, the worst first; of a start, whether that gets on."""
     spec = policy(draft)
-    running = draft.is_active and draft.attempt.running_since is not None
-    if spec is None or not running or draft.status.operation is not None:
+    if spec is None or not draft.is_active:
+        return ()
+    if (operation := draft.status.operation) is not None:
+        stuck = stuck_start(draft) if operation.step == "Verifying" else None
+        return (Found(stuck.reason, stuck.message),) if stuck is not None else ()
+    if draft.attempt.running_since is None:
         return ()
     rules, report = spec.failure_policy.health, draft.report
     found = []

@@ -79,6 +79,32 @@ def trouble(draft: Draft) -> Trouble | None:
     return None
 
 
+def stuck_start(draft: Draft) -> Trouble | None:
+    """What keeps the stream of a driver that answers from running; None if it only takes its time.
+
+    One that does not answer is `start`'s to judge.
+    """
+    spec, report, operation = policy(draft), draft.report, draft.operation
+    if spec is None or report is None or report.storage_error:
+        return None
+    if report.standby:
+        late = draft.late_at is not None and draft.reached(draft.late_at)
+        limit = f"{draft.config.start_timeout:.0f} s"
+        text = f"it was told to lead {limit} ago, and still stands by"
+        return Trouble("NoProgress", text) if late else None
+    there = draft.status.executors
+    if there.ready < there.desired:
+        return None  # it waits for them, and conditions say what for
+    moved, patience = report.last_move_time, spec.failure_policy.health.no_progress_for
+    if moved is None:
+        return None  # nothing of that is known of it
+    moved = max(here(draft, report, moved), operation.step_started_at)
+    if not draft.reached(moved + patience.timedelta * _OPAQUE_FACTOR, told=True):
+        return None
+    text = f"the stream does not begin to run, and nothing has moved for {_OPAQUE_FACTOR} times"
+    return Trouble("NoProgress", f"{text} {patience}{_under_way(report)}")
+
+
 def _unheard(draft: Draft, text: str) -> Trouble | None:
     """Of a driver that does not answer: what the kubelet and the store show counts."""
     if is_believed(draft):
@@ -157,7 +183,7 @@ def has_run_in(draft: Draft) -> bool:
     wanted = spec.upgrade.rollback.stable_after
     if report.completed_checkpoints < wanted.completed_checkpoints:
         return False
-    good_at = attempt.running_since + wanted.duration.timedelta
+    good_at = draft.attended(attempt.running_since) + wanted.duration.timedelta
     if draft.reached(good_at):
         return True
     draft.wake_at(good_at)

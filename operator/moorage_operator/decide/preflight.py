@@ -29,7 +29,7 @@ def has_passed(draft: Draft) -> bool:
     """Whether the new version could start; else it is tried, or given up."""
     operation, view = draft.operation, _view(draft)
     keep_revision(draft, operation.target_revision)
-    late = operation.deadline is not None and draft.reached(operation.deadline)
+    late = draft.late_at is not None and draft.reached(draft.late_at)
     pods = draft.world.refused_pods
     if isinstance(pods, tuple) and pods:
         # Before a pod is made for it: that would be refused as well, and say less.

@@ -18,7 +18,7 @@ from moorage_api.status import OperationType
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import remove
 from moorage_operator.decide.operations import FAILED, begin, block
-from moorage_operator.decide.rollback import is_late, roll_back
+from moorage_operator.decide.rollback import give_time, is_late, roll_back
 from moorage_operator.decide.specs import (
     desired,
     is_given_up,
@@ -285,6 +285,8 @@ def after_end(draft: Draft, reason: str = "", message: str = "") -> None:
         kind = FailureKind.STORE
     draft.put_restarts(last_reason=reason, last_message=message, last_time=draft.now)
     draft.tell("Warning", reason, message or reason, f"{attempt.number}")
+    if kind is FailureKind.STORE:
+        give_time(draft)
     if _ended_in_restore(draft, reason):
         draft.put_restarts(restore_failures=draft.status.restarts.restore_failures + 1)
     hopeless = kind is FailureKind.REFUSED or _restore_fails(draft) or is_late(draft)

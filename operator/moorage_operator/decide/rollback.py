@@ -28,6 +28,8 @@ from moorage_operator.world import StoreView, Unreadable
 
 _ANNOTATION = "rollback"
 _OTHERS = ("Delete", "Suspend")
+_FOR_THE_STORE = ("Fenced", "StoreUnavailable")
+"""Reasons of ends that may be no version's fault."""
 
 
 def note_start(draft: Draft, revision: str, number: int, point: RestorePointStatus) -> None:
@@ -58,7 +60,8 @@ def note_start(draft: Draft, revision: str, number: int, point: RestorePointStat
     elif done.trial is not None:
         # What was published since the version that was stable counts on.
         resumed = operation is not None and operation.type == "Resume"
-        since = draft.now if resumed or done.trial.revision != revision else done.trial.since
+        anew = resumed or done.trial.revision != revision or _is_given_time(draft, done.trial)
+        since = draft.now if anew else done.trial.since
         unsaid = done.trial.unsaid
         if revision not in unsaid and revision != before:
             unsaid = (*unsaid, revision)
@@ -129,8 +132,9 @@ def roll_back_if_late(draft: Draft) -> bool:
         return False
     if isinstance(draft.world.report, Unreadable) and draft.pod is not None and is_ready(draft.pod):
         return False  # it cannot be reached from here; it may publish all the same
-    late, operation = _late_at(trial, spec), draft.status.operation
-    if late is None or (operation is not None and operation.type == "Resume"):
+    late, operation = _late_at(draft, trial, spec), draft.status.operation
+    resumes = operation is not None and operation.type == "Resume"
+    if late is None or resumes or _is_given_time(draft, trial):
         return False  # its time begins anew with the start
     if not draft.reached(late):
         draft.wake_at(late)
@@ -294,11 +298,25 @@ def _kept_output(draft: Draft, trial: Trial) -> str | None:
 def is_late(draft: Draft) -> bool:
     """Whether the version on trial has had its time."""
     trial, spec = _trial(draft), policy(draft)
-    late = _late_at(trial, spec) if trial is not None and spec is not None else None
+    late = _late_at(draft, trial, spec) if trial is not None and spec is not None else None
     return late is not None and draft.reached(late)
 
 
-def _late_at(trial: Trial, spec: JobSpec) -> datetime | None:
+def give_time(draft: Draft) -> None:
+    """A version on trial has its time anew: its driver ended for want of the store."""
+    trial = draft.status.reconciliation.trial
+    # Where the operator reads it, it is the version that has lost its way there.
+    if trial is not None and not isinstance(draft.world.store, StoreView):
+        draft.put_reconciliation(trial=trial.model_copy(update={"since": draft.now}))
+
+
+def _is_given_time(draft: Draft, trial: Trial) -> bool:
+    """Whether its last driver ended so, and no other has begun."""
+    last = draft.status.restarts
+    return trial.since == last.last_time and last.last_reason in _FOR_THE_STORE
+
+
+def _late_at(draft: Draft, trial: Trial, spec: JobSpec) -> datetime | None:
     """None where nobody knows how long a good version takes: its checkpoints go by a calendar."""
     rules, interval = spec.upgrade.rollback, spec.checkpoint.effective_interval
     needed, count = rules.stable_after.duration.timedelta, rules.stable_after.completed_checkpoints
@@ -306,7 +324,7 @@ def _late_at(trial: Trial, spec: JobSpec) -> datetime | None:
         return None
     if interval is not None:
         needed += interval.timedelta * (count + 1)
-    return trial.since + max(rules.readiness_timeout.timedelta, needed)
+    return draft.attended(trial.since) + max(rules.readiness_timeout.timedelta, needed)
 
 
 def _trial(draft: Draft) -> Trial | None:

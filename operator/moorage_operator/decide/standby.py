@@ -103,7 +103,7 @@ def follow_standby(draft: Draft) -> None:
         _again(draft, f"its pod {draft.pod_name(known.attempt)} was taken away")
     elif pod is not None and (pod.terminal or pod.ended is not None):
         _ended(draft, pod)
-    elif operation.deadline is not None and draft.reached(operation.deadline):
+    elif draft.late_at is not None and draft.reached(draft.late_at):
         limit = _rules(draft).catch_up_timeout
         why = "; ".join(filter(None, (draft.world.trouble, standby_text(draft))))
         refuse_standby(draft, f"it was not good within {limit}: {why}")
@@ -280,9 +280,10 @@ def _observed(draft: Draft, report: DriverState, judged: _Judged, length: timede
     if since is None or anew:
         since, counted = draft.now, now
     _put(draft, caught_up_since=since, counted=counted, message=judged.text)
-    if draft.reached(since + length):
+    over = draft.attended(since) + length
+    if draft.reached(over):
         return True
-    draft.wake_at(since + length)
+    draft.wake_at(over)
     return False
 
 
@@ -353,7 +354,7 @@ def _kept_up_for(draft: Draft) -> float:
     """Seconds."""
     known = draft.operation.standby
     since = known.caught_up_since if known is not None else None
-    return (draft.now - since).total_seconds() if since is not None else 0.0
+    return (draft.now - draft.attended(since)).total_seconds() if since is not None else 0.0
 
 
 def _compared_rates(draft: Draft, report: DriverState, old: DriverState, percent: int) -> _Judged:

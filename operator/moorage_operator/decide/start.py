@@ -10,6 +10,7 @@ from moorage_api.driver import PROMOTE_PATH, PromoteBody, RestoreOrder, StartOrd
 from moorage_api.status import AttemptStatus, JobView, RestorePointStatus
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import cleared
+from moorage_operator.decide.findings import cure, findings
 from moorage_operator.decide.health import is_ready
 from moorage_operator.decide.leaving import being_released, note_left
 from moorage_operator.decide.operations import begin, block, end
@@ -93,7 +94,7 @@ def verifying(draft: Draft) -> None:
     elif draft.restart_asked and policy(draft) is not None:
         note_restart(draft)
         _supersede(draft)
-    elif draft.on_trial and roll_back_if_late(draft):
+    elif (draft.on_trial and roll_back_if_late(draft)) or cure(draft, findings(draft)):
         return
     elif _hangs(draft):
         text = f"the stream did not run within {draft.config.start_timeout:.0f} s"

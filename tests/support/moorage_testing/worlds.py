@@ -94,6 +94,7 @@ class Stage:
     room: Room = field(default_factory=Room)
     config: Config = field(default_factory=lambda: Config(cluster_id=CLUSTER))
     gone: bool = False
+    attended_since: datetime | None = None
     events: list[Event] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     orders: list[StartOrder] = field(default_factory=list)
@@ -146,6 +147,7 @@ class Stage:
             namespace_terminating=self.namespace_terminating,
             room=self.room,
             trouble="exceeded quota: revisions" if self.refusals > 1 else "",
+            attended_since=self.attended_since,
         )
 
     @property
@@ -204,6 +206,11 @@ class Stage:
         """Let time pass, then settle."""
         self.now += timedelta(seconds=seconds)
         self.settle()
+
+    def be_away(self, length: timedelta) -> None:
+        """No operator sees to the job for so long; then one that begins has its first pass."""
+        self.now += length
+        self.attended_since = self.now
 
     def _seen(self) -> Any:
         return (

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from moorage_testing.worlds import Stage, checkpoint, job_spec
 
-from moorage_api.driver import LoadReport, OperatorLoad, SkewReport, SubtaskLoad
+from moorage_api.driver import DriverState, LoadReport, OperatorLoad, SkewReport, SubtaskLoad
 from moorage_operator.plan import DeletePod
 from moorage_operator.world import Unreadable
 
@@ -476,3 +476,70 @@ def test_what_a_driver_tells_of_its_time_as_a_shadow_is_not_the_jobs():
     assert stage.status.snapshots == known.snapshots
     assert stage.status.attempt == known.attempt
     assert stage.status.health == known.health
+
+
+def beginning(**spec):
+    """A driver that answers, and whose stream has not begun."""
+    stage = Stage(spec=job_spec(**spec))
+    stage.settle()
+    stage.change_driver(phase="Running", node="node-1", ip="10.0.0.1")
+    began = stage.now
+    said = DriverState(attempt=1, job_uid=stage.uid, phase="restoring")
+    stage.report = said.model_copy(update={"answered_at": began, "last_move_time": began})
+    stage.settle()
+    assert stage.status.operation is not None
+    assert stage.status.operation.step == "Verifying"
+    return stage
+
+
+def test_a_start_in_which_nothing_moves_for_very_long_is_begun_anew_and_counted():
+    stage = beginning()
+    pass_time(stage, move=False, minutes=59)
+    assert stage.status.health.findings == ()
+    pass_time(stage, move=False, minutes=2)
+    assert stage.status.operation.type == "Recover"
+    assert [one.check for one in stage.status.health.actions] == ["NoProgress"]
+    (told,) = stage.told("NoProgress")
+    assert "the stream does not begin to run, and nothing has moved for 4 times 15m" in told.message
+
+
+def test_a_start_that_takes_long_and_moves_is_left_alone():
+    stage = beginning()
+    for _ in range(5):
+        pass_time(stage, minutes=50)
+    pass_time(stage, move=False, minutes=50)
+    assert stage.started() == [1]
+    assert stage.status.health.findings == ()
+
+
+@pytest.mark.parametrize(
+    "said", [{"executors_desired": 3}, {"storage_error": "it does not answer"}]
+)
+def test_a_start_that_waits_for_executors_or_the_store_is_left_alone(said):
+    stage = beginning()
+    stage.say(**said)
+    for _ in range(5):
+        pass_time(stage, move=False, minutes=50)
+    assert stage.started() == [1]
+    assert stage.status.health.findings == ()
+
+
+def test_a_start_that_hangs_is_only_told_where_people_want_that():
+    stage = beginning(**health(actions={"noProgress": "Alert"}))
+    pass_time(stage, move=False, minutes=61)
+    assert stage.started() == [1]
+    assert found(stage) == {"NoProgress": "Alert"}
+    assert stage.condition("Degraded") == "True/NoProgress"
+    pass_time(stage, minutes=1)
+    assert stage.status.health.findings == ()
+
+
+def test_a_driver_that_was_told_to_lead_and_does_not_is_replaced():
+    stage = beginning()
+    stage.say(phase="running", standby=True)
+    pass_time(stage, minutes=9)
+    assert stage.told("NoProgress") == []
+    pass_time(stage, minutes=2)
+    (told,) = stage.told("NoProgress")
+    assert "it was told to lead" in told.message
+    assert stage.status.operation.type == "Recover"

@@ -18,10 +18,20 @@ class Clock:
     def __init__(self):
         self.time = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
+        self.passed = 0.0
+
     def now(self):
         return self.time
 
+    def tick(self):
+        return self.passed
+
     def advance(self, seconds):
+        self.time += timedelta(seconds=seconds)
+        self.passed += seconds
+
+    def put(self, seconds):
+        """Forward, though none of it has passed."""
         self.time += timedelta(seconds=seconds)
 
 

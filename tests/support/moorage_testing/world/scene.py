@@ -174,6 +174,15 @@ class World:
         self.operators[0] = Operator(self, self.points)
         self.operators[0].look_at_everything()
 
+    async def without_operator(self, seconds: float) -> None:
+        """The process dies, and another one begins so much later."""
+        self.operators[0].retire()
+        self.operators = []
+        await self.run(seconds)
+        self.points.revive()
+        self.operators = [Operator(self, self.points)]
+        self.operators[0].look_at_everything()
+
     def second_operator(self) -> Operator:
         """A zombie: another process that believes to be the leader."""
         other = Operator(self, CrashPoints())
