@@ -1,7 +1,7 @@
 """What pages and the READMEs of new jobs have people type on a laptop is typed, line by line.
 
 Blocks of README.md, docs/cli.md, docs/object-stores.md, docs/queryable-state.md,
-docs/rescaling.md, docs/upgrading-jobs.md, examples/flights/README.md and
+docs/quickstart.md, docs/rescaling.md, docs/upgrading-jobs.md, examples/flights/README.md and
 examples/nexmark/README.md name this test, as run by it.
 """
 
@@ -178,6 +178,15 @@ def test_the_commands_of_the_command_lines_page(folder, person):
     write("counting", folder, "here")
     for code in typed("docs/cli.md"):
         person.type_in(code)
+    person.interrupt()
+
+
+def test_the_windowed_join_of_the_quickstart(folder, person):
+    person.folder = folder / "clicks"
+    person.folder.mkdir()
+    (code,) = typed("docs/quickstart.md")
+    person.type_in(code)
+    assert "/cart" in person.said
     person.interrupt()
 
 

@@ -37,6 +37,12 @@ _MORE = f"""It reads `in/1.json` and what comes into that folder later: write a 
 and move it in when it is whole. {_OUTPUT}"""
 _VISITS = """A visit is given when a click more than half an hour later has come, of any user: of
 `in/1.json` two are, and the last one waits."""
+_TWO = _MORE.replace("in/1.json", "{}/1.json` and `{}/1.json").replace(
+    "that folder", "those folders"
+)
+_PAIRS = """The pairs of an hour come when both inputs have rows of after it, or the one that is
+behind has brought none for ten seconds (`idle_after`): of what is there those of ten o'clock do,
+and those of eleven wait. Bob has none, as his order is of another hour than his click."""
 _UNPAID = """What is not paid goes to `out-unpaid`, once both inputs have rows of an hour later, or
 the one that is behind has brought none for ten seconds (`idle_after`)."""
 _KAFKA = f"""It needs `pip install 'moorage[kafka]'`, brokers and a topic: put them into
@@ -49,12 +55,14 @@ TEMPLATES: dict[str, About] = {
     ),
     "dedup": About("Lets the first of all events with one id pass.", "in, out", _MORE),
     "join": About(
+        "Puts each user's clicks together with the orders of the same hour.",
+        "clicks, orders, out",
+        f"{_TWO.format('clicks', 'orders')}\n{_PAIRS}",
+    ),
+    "connect": About(
         "Puts orders together with their payments; says which are not paid in an hour.",
         "orders, payments, out",
-        _MORE.replace("in/1.json", "orders/1.json` and `payments/1.json").replace(
-            "that folder", "those folders"
-        )
-        + f"\n{_UNPAID}",
+        f"{_TWO.format('orders', 'payments')}\n{_UNPAID}",
     ),
     "kafka-to-parquet": About(
         "Writes a topic to Parquet files, each id once.",

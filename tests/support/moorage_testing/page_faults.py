@@ -1,10 +1,12 @@
 """What is wrong with a block of code in a page, as far as can be told without running it."""
 
 import ast
+import builtins
 import json
 import re
 import shlex
 import subprocess
+import symtable
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -71,9 +73,25 @@ def _run_or_not(block: Block) -> Iterator[str]:
 
 
 def _python(block: Block) -> Iterator[str]:
-    if not block.code.startswith(">>>"):
-        ast.parse(block.code)
-    return iter(())
+    """Syntax; a job or a test has all its names, also those of functions that no test calls."""
+    if block.code.startswith(">>>"):
+        return
+    ast.parse(block.code)
+    if block.stands_alone and "no-run" not in block.options:
+        top = symtable.symtable(block.code, block.page, "exec")
+        bound = (one for one in top.get_symbols() if one.is_assigned() or one.is_imported())
+        known = {one.get_name() for one in bound} | {*dir(builtins)}
+        if missing := sorted({*_names_of_the_module(top)} - known):
+            yield f"not there for who takes this block alone: {missing}; import it, or define it"
+
+
+def _names_of_the_module(scope: symtable.SymbolTable) -> Iterator[str]:
+    """Of all names that a scope and those in it ask for, the ones that are no function's own."""
+    for one in scope.get_symbols():
+        if one.is_referenced() and (scope.get_type() == "module" or one.is_global()):
+            yield one.get_name()
+    for inner in scope.get_children():
+        yield from _names_of_the_module(inner)
 
 
 def _json(block: Block) -> Iterator[str]:

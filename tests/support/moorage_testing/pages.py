@@ -2,7 +2,8 @@
 
 Behind the language of a block stands what tests have to know; the site leaves it out:
 
-    ```python                             run, after the page's blocks above it
+    ```python                             run, after the page's blocks above it; if it has a job or
+                                          a test without them, as people take it
     ```python no-run="asks a cluster"     only compiled, for this reason
     ```python run-by="tests/spark/x.py"   run by this test, which names the page
     ```yaml as="values"                   values of the chart, not an object
@@ -28,6 +29,7 @@ BLOCK = re.compile(r"^( *)```([a-z]+)([^\n`]*)\n(.*?)^\1```[ ]*$", re.MULTILINE 
 OPTION = re.compile(r'\s+([a-z-]+)="([^"]+)"')
 STREAM = "user string, n long, day date, at timestamp"
 OPTIONS = {"no-run", "run-by", "as"}
+JOB_OR_TEST = re.compile(r"^(?:async )?def (?:build|test_\w+)\(", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class Block:
     language: str
     options: Mapping[str, str]
     code: str
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it is a file that somebody can take: it has a job, or tests."""
+        return self.language == "python" and JOB_OR_TEST.search(self.code) is not None
 
 
 def pages() -> list[str]:
@@ -70,30 +77,35 @@ def blocks(page: str, language: str | None = None) -> list[Block]:
 def run_python(page: str, name: str = "page") -> ModuleType:
     """Run the Python blocks of a page, in their order, as one module of this name.
 
-    A block finds `env`, as `build` is given one, and a `stream` of it. Tests that it defines are
-    called; a job that it defines is built and run without input.
+    A block with a job or a test is run alone, as a module of that name, and what it defines is
+    there for those after it. A block finds `env`, as `build` is given one, and a `stream` of it.
+    Tests that it defines are called; a job that it defines is built and run without input.
     """
     module = ModuleType(name)
-    sys.modules[name] = module
-    names = module.__dict__
     for block in blocks(page, "python"):
         if {"no-run", "run-by"} & block.options.keys():
             continue
-        names["env"] = env = TestEnvironment()
-        names["stream"] = env.read_stream("stream", "json", schema=STREAM, path="in")
-        before = dict(names)
-        if block.code.startswith(">>>"):
-            _run_session(block, names)
-            continue
-        code = "\n" * (block.line - 1) + block.code  # so that a failure names the page's line
-        exec(compile(code, str(ROOT / page), "exec"), names)  # noqa: S102  our own pages
-        new = {key: value for key, value in names.items() if before.get(key) is not value}
-        for key, value in new.items():
-            if key.startswith("test_"):
-                value()
-        if "build" in new:
-            run_job(names["build"], {})
+        run = ModuleType(name) if block.stands_alone else module
+        sys.modules[name] = run
+        _run(block, run.__dict__)
+        module.__dict__.update(run.__dict__)
+    sys.modules[name] = module
     return module
+
+
+def _run(block: Block, names: dict[str, Any]) -> None:
+    names["env"] = env = TestEnvironment()
+    names["stream"] = env.read_stream("stream", "json", schema=STREAM, path="in")
+    if block.code.startswith(">>>"):
+        _run_session(block, names)
+        return
+    code = "\n" * (block.line - 1) + block.code  # so that a failure names the page's line
+    exec(compile(code, str(ROOT / block.page), "exec"), names)  # noqa: S102  our own pages
+    if block.stands_alone:
+        for test in [names[key] for key in names if key.startswith("test_")]:
+            test()
+        if "build" in names:
+            run_job(names["build"], {})
 
 
 def _run_session(block: Block, names: dict[str, Any]) -> None:

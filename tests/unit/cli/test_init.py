@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from moorage_testing.pages import blocks
 from moorage_testing.processes import run_tests_of
 
 from moorage.cli.exit_codes import ExitCode
@@ -47,6 +48,12 @@ def test_the_tests_of_new_jobs_pass(moorage, tmp_path):
         moorage("init", tmp_path / template, "-t", template)
         done = run_tests_of(tmp_path / template)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_quickstart_shows_the_windowed_join_as_it_is_written(moorage, tmp_path):
+    moorage("init", tmp_path / "new", "-t", "join")
+    shown = [block.code for block in blocks("docs/quickstart.md", "python")]
+    assert shown[-2:] == [(tmp_path / "new" / n).read_text() for n in ("job.py", "test_job.py")]
 
 
 def test_every_file_is_told_and_none_of_them_is_a_template_still(moorage, tmp_path):
@@ -138,9 +145,14 @@ ROWS = {
     "counting": [["ann", 1], ["ann", 2], ["bob", 1]],
     "sessions": [["ann", 1], ["ann", 2], ["bob", 1]],
     "dedup": [["a", "one"], ["b", "two"]],
-    "join": [["a", 12.5], ["c", 7.0]],
+    "join": [["ann", "/", 7.0], ["ann", "/cart", 12.5]],
+    "connect": [["a", 12.5], ["c", 7.0]],
 }
-COLUMNS = {"sessions": ["user", "clicks"], "join": ["order", "amount"]}
+COLUMNS = {
+    "sessions": ["user", "clicks"],
+    "join": ["user", "page", "amount"],
+    "connect": ["order", "amount"],
+}
 
 
 @pytest.mark.soak

@@ -27,7 +27,9 @@ def job(monkeypatch):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in OWN])
 @pytest.mark.usefixtures("job")
-def test_the_python_of_a_page_runs_from_its_first_block_to_its_last(page, tmp_path, monkeypatch):
+def test_the_python_of_a_page_runs_jobs_and_tests_alone_and_all_else_in_its_order(
+    page, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     run_python(page)
@@ -76,6 +78,30 @@ def test_a_block_with_a_mistake_is_found(language):
         assert list(faults(block))
     except (SyntaxError, ValueError):
         assert language in {"python", "json"}
+
+
+@pytest.mark.parametrize(
+    ("code", "missing"),
+    [
+        ("def build(env):\n    FileSink('out')\n", ["FileSink"]),
+        ("def test_a():\n    assert minute(1)\n", ["minute"]),
+        ("class A(Base):\n    def f(self):\n        return x\ndef build(env): ...", ["Base", "x"]),
+        ("import os\ndef test_a(f):\n    def g(): return f, os, len\n    assert g()\n", []),
+        ("stream.sink_to(FileSink('out'))\n", []),  # no job, no test: its page's blocks go before
+    ],
+)
+def test_a_job_or_a_test_that_lacks_names_of_other_blocks_is_found(code, missing):
+    found = list(faults(Block("docs/joins.md", 1, "python", {}, code)))
+    assert [str(missing) in one for one in found] == ([True] if missing else [])
+
+
+def test_a_test_is_run_without_the_blocks_above_it(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nN = 1\n```\n\n```python\ndef test_n():\n    assert N\n```\n")
+    with pytest.raises(NameError):
+        run_python(str(page))
+    page.write_text("```python\ndef test_n(): ...\n```\n\n```python\nN = test_n\n```\n")
+    assert run_python(str(page)).N  # what is neither knows all that is above it
 
 
 @pytest.mark.parametrize(
