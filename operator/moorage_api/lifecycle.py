@@ -158,7 +158,8 @@ class Backoff(Model):
     """The longest wait."""
 
     reset_after: _Positive = Duration("30m")
-    """How long the job must run for the wait to begin anew."""
+    """How long the job must run for the wait to begin anew. A disruption that is
+    not the job's fault counts for as long: the third waits."""
 
     def _rules(self) -> Iterator[Violation]:
         if self.initial > self.max:

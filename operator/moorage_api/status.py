@@ -434,6 +434,9 @@ class Restarts(Report):
     total: int = 0
     window: Items[Moment] = ()
     """When, for those that count towards failurePolicy.maxRestarts; at most 64, newest last."""
+    disruptions: Items[Moment] = ()
+    """When it was for nothing that the job could help, within failurePolicy.backoff.resetAfter;
+    from the third on that waits as well. At most 64, newest last."""
     backoff_level: int = 0
     """How often the wait was doubled."""
     last_reason: str = ""

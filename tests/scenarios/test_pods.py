@@ -72,6 +72,34 @@ async def test_a_driver_out_of_memory_is_an_application_failure_with_a_wait(runn
     assert len(restarts.window) == 1
 
 
+@pytest.mark.scenario(39)
+async def test_a_driver_that_fills_its_own_disk_fails_and_is_not_brought_back_for_ever(running):
+    running.edit(failurePolicy={"maxRestarts": 1})
+    await running.run(5)
+    said = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
+    running.kubelet.evict_for("clicks-1-driver", said)
+    restarts = await back(running)
+    assert (restarts.last_reason, len(restarts.window)) == ("DriverStorageExceeded", 1)
+    running.kubelet.evict_for("clicks-2-driver", said)
+    await running.until(lambda: running.phase() == "Failed")
+    assert "limits.ephemeral-storage" in running.status().message
+
+
+@pytest.mark.scenario(38)
+async def test_drivers_that_are_drained_one_after_the_other_are_back_at_once_twice(running):
+    waits = []
+    for number in range(1, 6):
+        running.kubelet.drain(f"clicks-{number}-driver")
+        began = running.elapsed
+        await back(running, number + 1)
+        waits.append(running.elapsed - began)
+        await running.run(30)
+    assert max(waits[:2]) < 45
+    assert waits[2] > waits[1]
+    assert waits[4] > waits[1] + 30
+    assert not running.status().restarts.window
+
+
 @pytest.mark.scenario(42)
 async def test_a_lost_node_is_waited_for_then_left_to_the_fence(running):
     running.kubelet.lose_node()

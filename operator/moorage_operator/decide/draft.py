@@ -177,6 +177,12 @@ class Draft:
         """Change the account of restarts."""
         self.put(restarts=self.status.restarts.model_copy(update=changes))
 
+    def forget_restarts(self) -> None:
+        """A person did something: the job begins with a clean sheet, but for the total."""
+        self.put_restarts(
+            window=(), disruptions=(), backoff_level=0, restore_failures=0, next_retry_at=None
+        )
+
     def put_snapshots(self, **changes: Any) -> None:
         """Change what is known of snapshots."""
         self.put(snapshots=self.status.snapshots.model_copy(update=changes))

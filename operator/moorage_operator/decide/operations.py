@@ -78,7 +78,7 @@ def block(draft: Draft, reason: str, message: str, *, told: bool = False) -> Non
 def clear_block(draft: Draft) -> None:
     """What blocked the job is over: it begins with a clean sheet."""
     draft.put(blocked_reason="", blocked_generation=0, blocked_adopt="", message="")
-    draft.put_restarts(window=(), backoff_level=0, restore_failures=0, next_retry_at=None)
+    draft.forget_restarts()
     note_restart(draft)
 
 

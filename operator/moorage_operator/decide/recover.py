@@ -37,7 +37,7 @@ _SHOWN = 600
 class FailureKind(Enum):
     """What is done about a failure."""
 
-    INFRASTRUCTURE = "started again at once; not the job's fault"
+    INFRASTRUCTURE = "started again at once, unless it comes again and again; not the job's fault"
     APPLICATION = "started again after a wait that doubles"
     STORE = "started again after a wait; it counts towards nothing"
     REFUSED = "blocked: another start would end the same way"
@@ -112,6 +112,16 @@ _DISRUPTIONS = {
     "DeletionByPodGC": "NodeLost",
 }
 """By the reason of the condition; whatever else is said there, the driver was evicted."""
+_OWN_LIMITS = (
+    "ephemeral local storage usage exceeds",
+    "exceeded its local ephemeral storage limit",
+    "usage of emptydir volume",
+)
+"""Words of the kubelet's where it evicts a pod for what that wrote, whatever room the node has."""
+_DISK_FIX = (
+    "Let the driver write less, or raise in spec.driver.podTemplate what that message names: "
+    "limits.ephemeral-storage or the emptyDir's sizeLimit"
+)
 _BY_KUBELET = {"shutdown": "NodeShutdown", "preempted": "DriverPreempted"}
 """By a word of the message, as the kubelet has one reason for all that it ends."""
 
@@ -135,7 +145,7 @@ def judge(pod: PodView) -> End:
         return End("Failed", _said(end), _told(end))
     disruption = _disruption(pod)
     if disruption:
-        return End("Failed", disruption, _short(pod.disrupted or pod.message or pod.reason))
+        return End("Failed", disruption, _short(_by_whom(pod) or pod.reason))
     if end is not None:
         return End("Failed", _said(end), _told(end))
     return _without_a_word(pod)
@@ -169,8 +179,14 @@ def _told(end: DriverEnd) -> str:
 
 
 def _stopped(pod: PodView) -> str:
-    why = pod.disrupted or pod.message
+    why = _by_whom(pod)
     return _short(f"the driver was told to end: {why}" if why else "the driver was told to end")
+
+
+def _by_whom(pod: PodView) -> str:
+    """What is said about who took a pod away, if anything is."""
+    said = pod.disrupted or pod.message
+    return f"{said.rstrip()} {_DISK_FIX}" if _is_over_limit(pod) else said
 
 
 def taken_by(pod: PodView) -> str:
@@ -179,7 +195,9 @@ def taken_by(pod: PodView) -> str:
 
 
 def _disruption(pod: PodView) -> str:
-    """The reason, if something other than the job ended the pod; else empty."""
+    """The reason, if something other than the job's program ended the pod; else empty."""
+    if _is_over_limit(pod):
+        return "DriverStorageExceeded"
     if pod.reason in _POD_REASONS:
         return _POD_REASONS[pod.reason]
     if pod.reason.startswith("OutOf"):
@@ -191,6 +209,11 @@ def _disruption(pod: PodView) -> str:
     if pod.deleted_at is not None and not _ended_by_itself(pod):
         return "DriverDeleted"
     return ""
+
+
+def _is_over_limit(pod: PodView) -> bool:
+    """Whether it was evicted for its own limits: wherever it is started it fills them again."""
+    return pod.reason == "Evicted" and any(words in pod.message.lower() for words in _OWN_LIMITS)
 
 
 def _ended_by_itself(pod: PodView) -> bool:
@@ -237,6 +260,8 @@ def _short(text: str) -> str:
 
 
 _MOST_COUNTED = 64
+_SPARED = 2
+"""Ends in backoff.resetAfter that the job cannot help, and that are mended at once."""
 _NOT_THE_VERSIONS = (
     "AdoptRequired",
     "CheckpointDirConflict",
@@ -323,33 +348,49 @@ def restart(draft: Draft, kind: FailureKind, reason: str, message: str) -> None:
     counts = kind is FailureKind.APPLICATION or (
         kind is FailureKind.INFRASTRUCTURE and rules.infrastructure.count_as_restart
     )
+    if kind is FailureKind.INFRASTRUCTURE:
+        _note_disruption(draft, rules)
     window = _window(draft, rules)
     if counts and 0 <= rules.max_restarts <= len(window):
         if not roll_back(draft, f"{reason}: {message}"):
             _give_up(draft, rules, reason, message)
         return
-    restarts = draft.status.restarts
-    wait = _wait(draft, kind, rules)
+    restarts, again = draft.status.restarts, len(draft.status.restarts.disruptions) - _SPARED - 1
+    level, often = restarts.backoff_level, ""
+    # What the job could not help raises no later wait of its own failures, unless it never ran.
+    raised = kind is not FailureKind.INFRASTRUCTURE or not _has_run(draft, rules)
+    if kind is FailureKind.INFRASTRUCTURE:
+        level = max(level, again) if raised else again
+        often = f" ({_SPARED + again + 1} such ends in {rules.backoff.reset_after})"
+    wait = timedelta(0)
+    if level >= 0:
+        wait = backoff(rules.backoff, level, f"{draft.meta.uid}-{draft.attempt.number}")
     draft.put_restarts(
         total=restarts.total + 1,
         window=(*window, draft.now)[-_MOST_COUNTED:] if counts else window,
-        backoff_level=min(restarts.backoff_level + 1, 64) if wait else restarts.backoff_level,
+        backoff_level=min(restarts.backoff_level + 1, 64) if raised else restarts.backoff_level,
         next_retry_at=draft.now + wait if wait else None,
     )
     begin(draft, "Recover", "Fencing", reason, message)
-    when = f"in {wait.total_seconds():.0f} s" if wait else "at once"
+    when = f"in {wait.total_seconds():.0f} s{often}" if wait else "at once"
     text = f"The job is started again {when}: {message or reason}"
     draft.tell("Normal", "RestartScheduled", text, draft.operation.id)
 
 
-def _wait(draft: Draft, kind: FailureKind, rules: FailurePolicy) -> timedelta:
-    """How long to wait. What the job could not help is mended at once, unless it never ran."""
-    attempt = draft.attempt
-    lived = ran_for(attempt.running_since, draft.now)
-    if kind is FailureKind.INFRASTRUCTURE and lived >= rules.backoff.initial.timedelta:
-        return timedelta(0)
-    seed = f"{draft.meta.uid}-{attempt.number}"
-    return backoff(rules.backoff, draft.status.restarts.backoff_level, seed)
+def _has_run(draft: Draft, rules: FailurePolicy) -> bool:
+    """Whether the stream ran for longer than the first wait."""
+    lived = ran_for(draft.attempt.running_since, draft.now)
+    return lived >= rules.backoff.initial.timedelta
+
+
+def _note_disruption(draft: Draft, rules: FailurePolicy) -> None:
+    """Something else than the job ended its driver, once more."""
+    known, since = (
+        draft.status.restarts.disruptions,
+        draft.now - rules.backoff.reset_after.timedelta,
+    )
+    lately = (*(at for at in known if at > since), draft.now)
+    draft.put_restarts(disruptions=lately[-_MOST_COUNTED:])
 
 
 def _reset_if_it_ran_well(draft: Draft, rules: FailurePolicy) -> None:
@@ -410,7 +451,7 @@ def _follow_person(draft: Draft, cause: str) -> bool:
     if not (edited or is_new_nonce(draft) or restarted or adopted):
         return False
     note_restart(draft)
-    draft.put_restarts(window=(), backoff_level=0, restore_failures=0, next_retry_at=None)
+    draft.forget_restarts()
     spec = policy(draft)
     kind: OperationType = "Redeploy" if is_new_nonce(draft) else "Upgrade"
     stateless = kind == "Upgrade" and spec is not None and spec.upgrade.mode == "Stateless"

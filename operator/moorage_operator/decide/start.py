@@ -127,7 +127,7 @@ def _rest(draft: Draft) -> None:
     """Nothing is to run."""
     operation = draft.operation
     draft.put_reconciliation(desired_state="Suspended")
-    draft.put_restarts(next_retry_at=None, backoff_level=0)
+    draft.put_restarts(next_retry_at=None, backoff_level=0, disruptions=())
     pass_over_restart(draft, "spec.desiredState is Suspended")
     end(draft)
     point, last = draft.status.given_point, draft.status.snapshots.last_checkpoint

@@ -12,6 +12,12 @@ from moorage_operator.plan import DeletePod
 from moorage_operator.world import ContainerEnd, PodView, Unreadable
 
 BY_KUBELET = "TerminationByKubelet"
+OWN_LIMITS = (
+    "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+    'Container driver exceeded its local ephemeral storage limit "1Gi". ',
+    'Usage of EmptyDir volume "tmp" exceeds the limit "512Mi". ',
+)
+"""As kubelets say it of a pod that they evict, whatever room their node has."""
 
 
 def _pod(**changes):
@@ -76,6 +82,39 @@ def test_scenario_38_39_how_a_driver_ended_is_told_from_its_pod(pod, reason, kin
     assert (end.reason, kind_of(end.reason)) == (reason, kind)
 
 
+@pytest.mark.parametrize("said", OWN_LIMITS)
+def test_a_driver_that_is_evicted_for_its_own_limits_is_the_jobs_to_mend(said):
+    end = judge(_pod(reason="Evicted", message=said))
+    assert (end.reason, kind_of(end.reason)) == ("DriverStorageExceeded", FailureKind.APPLICATION)
+    assert said.strip() in end.message
+    assert "spec.driver.podTemplate" in end.message
+    ended = judge(_pod(reason="Evicted", message=said, end=_end("Stopped")))
+    assert ended.reason == "DriverStorageExceeded", "it had the second to say that it was told to"
+
+
+def test_a_node_that_is_low_on_room_is_not_the_jobs_fault():
+    said = "The node was low on resource: ephemeral-storage. Container driver was using 2Gi, "
+    end = judge(_pod(reason="Evicted", message=said))
+    assert (end.reason, kind_of(end.reason)) == ("DriverEvicted", FailureKind.INFRASTRUCTURE)
+
+
+def test_a_driver_that_fills_its_own_disk_is_not_restarted_for_ever():
+    stage = Stage(spec=job_spec(failurePolicy={"maxRestarts": 2}))
+    stage.run()
+    for _ in range(3):
+        stage.go_on(60)
+        stage.change_driver(phase="Failed", reason="Evicted", message=OWN_LIMITS[0])
+        stage.report = None
+        stage.settle()
+        if stage.status.phase != "Failed":
+            assert stage.status.phase == "BackOff"
+            stage.wait(60)
+            stage.say_running()
+            stage.settle()
+    assert stage.status.phase == "Failed"
+    assert stage.started() == [1, 2, 3]
+
+
 def test_what_a_finished_driver_says_of_its_checkpoints_is_told():
     said = _end("Finished").model_copy(update={"message": "checkpoints could not be deleted"})
     end = judge(_pod(end=said))
@@ -92,6 +131,66 @@ def test_scenario_38_an_evicted_driver_is_back_at_once_and_counts_towards_nothin
     assert stage.started() == [1, 2]
     assert stage.status.restarts.window == ()
     assert stage.told("DriverEvicted")
+
+
+def _disrupted(stage, every=60):
+    """How long the job waits, after it ran for so long and its driver was evicted."""
+    stage.go_on(every)
+    stage.end_pod(143, reason="Error", disrupted="EvictionByEvictionAPI")
+    stage.settle()
+    at = stage.status.restarts.next_retry_at
+    wait = (at - stage.now).total_seconds() if at is not None else 0
+    stage.wait(wait)
+    stage.say_running()
+    stage.settle()
+    return wait
+
+
+def test_scenario_38_what_is_evicted_again_and_again_waits_longer_from_the_third_time_on():
+    stage = Stage(spec=job_spec(failurePolicy={"maxRestarts": 0}))
+    stage.run()
+    waits = [_disrupted(stage) for _ in range(9)]
+    assert waits[:2] == [0, 0]
+    assert all(8 * 2**n <= one <= 10 * 2**n for n, one in enumerate(waits[2:7]))
+    assert all(240 <= one <= 300 for one in waits[7:]), "no longer than backoff.max"
+    assert stage.status.restarts.window == ()
+    told = stage.told("RestartScheduled")
+    assert "at once" in told[1].message
+    assert "(3 such ends in 30m)" in told[2].message
+
+
+def test_scenario_38_disruptions_that_are_far_apart_are_each_mended_at_once():
+    stage = Stage()
+    stage.run()
+    assert [_disrupted(stage, every=16 * 60) for _ in range(6)] == [0] * 6
+
+
+def test_scenario_38_disruptions_make_no_later_wait_of_the_jobs_own_failures_longer():
+    stage = Stage()
+    stage.run()
+    for _ in range(5):
+        _disrupted(stage)
+    stage.end("Failed", "user_function")
+    stage.settle()
+    at = stage.status.restarts.next_retry_at
+    assert at is not None
+    assert (at - stage.now).total_seconds() <= 10
+
+
+def test_scenario_38_a_person_ends_the_wait_and_the_count():
+    stage = Stage()
+    stage.run()
+    for _ in range(4):
+        _disrupted(stage)
+    stage.go_on(60)
+    stage.end_pod(143, disrupted="EvictionByEvictionAPI")
+    stage.settle()
+    assert stage.status.phase == "BackOff"
+    stage.edit(desiredState="Suspended")
+    stage.settle()
+    stage.edit(desiredState="Running")
+    stage.run()
+    assert _disrupted(stage) == 0
 
 
 def test_scenario_38_infrastructure_counts_where_the_policy_says_so():

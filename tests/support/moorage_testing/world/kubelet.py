@@ -145,6 +145,14 @@ class Kubelet:
         driver.kill()
         self._ended(found, driver, reason)
 
+    def evict_for(self, pod: str, message: str) -> None:
+        """Evict a pod for what it uses itself: it stays, failed, and no condition says why."""
+        found = self.api.get("Pod", self.namespace, pod)
+        driver = self.drivers.by_pod[found["metadata"]["uid"]]
+        driver.kill()
+        self._ended(found, driver)
+        self.api.set_status("Pod", self.namespace, pod, reason="Evicted", message=message)
+
     def _beat(self) -> None:
         """A real node controller takes a node for lost that is silent for 40 seconds."""
         self._beats += 1
