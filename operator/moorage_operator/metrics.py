@@ -18,6 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from moorage_api.status import Check, JobStatus, Phase
+from moorage_operator.decide.conditions import ROLLBACK_BLOCKED
 from moorage_operator.ports import Object, Ref
 from moorage_operator.world import StoreTaskView
 
@@ -48,6 +49,7 @@ class _Job:
     rejected: bool
     reconciled: bool
     on_trial: bool
+    rollback_blocked: bool
     # of jobs with an autoscaler; what it has not said yet is left out
     target: float | None
     needed: float | None
@@ -344,6 +346,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[_Job], float | None]], ...] = (
         lambda job: float(job.on_trial),
     ),
     (
+        "rollback_blocked",
+        "1 while a version does not become stable and a person decides whether to go back.",
+        lambda job: float(job.rollback_blocked),
+    ),
+    (
         "autoscaler_target",
         "How many subtasks the autoscaler decided on; only of jobs that have one.",
         lambda job: job.target,
@@ -379,18 +386,19 @@ def _job(status: JobStatus) -> _Job:
         health_actions=len(status.health.actions),
         clock_ahead=status.health.clock_ahead_seconds,
         parallelism=running,
-        rejected=_is_rejected(status),
+        rejected=_says(status, "Reconciled", "Rejected"),
         reconciled=conditions.get("Reconciled", False),
         on_trial=status.reconciliation.trial is not None,
+        rollback_blocked=_says(status, "Stable", ROLLBACK_BLOCKED),
         target=float(scaler.target or running) if scaler else None,
         needed=float(scaler.needed) if scaler and scaler.needed else None,
         utilization=_number(scaler.utilization) if scaler else None,
     )
 
 
-def _is_rejected(status: JobStatus) -> bool:
-    said = status.condition("Reconciled")
-    return said is not None and said.reason == "Rejected"
+def _says(status: JobStatus, kind: str, reason: str) -> bool:
+    said = status.condition(kind)
+    return said is not None and said.reason == reason
 
 
 def _number(text: str) -> float | None:

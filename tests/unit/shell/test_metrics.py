@@ -146,6 +146,14 @@ def test_a_version_that_was_given_up_is_shown_until_there_is_another(metrics):
     assert 'moorage_job_rejected{job="clicks",namespace="n"} 0.0' in text(metrics)
 
 
+def test_a_rollback_that_a_person_must_decide_on_is_shown_until_it_is_decided(metrics):
+    said = {"type": "Stable", "status": "False", "lastTransitionTime": "2026-03-01T12:00:00Z"}
+    see(metrics, conditions=[{**said, "reason": "RollbackBlocked"}])
+    assert 'moorage_job_rollback_blocked{job="clicks",namespace="n"} 1.0' in text(metrics)
+    see(metrics, conditions=[{**said, "reason": "NotYet"}])
+    assert 'moorage_job_rollback_blocked{job="clicks",namespace="n"} 0.0' in text(metrics)
+
+
 def test_a_spec_that_is_not_followed_is_shown(metrics):
     said = {"type": "Reconciled", "lastTransitionTime": "2026-03-01T12:00:00Z"}
     see(metrics, conditions=[{**said, "status": "False", "reason": "QuotaExceeded"}])
