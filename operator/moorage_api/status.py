@@ -33,7 +33,6 @@ Phase = Literal[
     "Upgrading",
     "Rescaling",
     "RollingBack",
-    "RolledBack",
     "Suspending",
     "Suspended",
     "Recovering",

@@ -59,7 +59,7 @@ def test_a_job_that_nobody_has_looked_at_is_progressing(health):
         ("Suspended", "Suspended"),
         ("Blocked", "Degraded"),
         ("Failed", "Degraded"),
-        ("RolledBack", "Degraded"),
+        ("RollingBack", "Progressing"),
         ("BackOff", "Degraded"),
         ("Upgrading", "Progressing"),
         ("Rescaling", "Progressing"),
@@ -92,6 +92,16 @@ def test_a_refused_edit_is_degraded_though_the_old_version_runs(health):
     body = job("Stable")
     body["status"]["conditions"][0] |= {"status": "False", "message": "spec.image is missing"}
     assert health("statefulsparkjob", body) == ("Degraded", "spec.image is missing")
+
+
+def test_a_version_that_was_given_up_is_degraded_though_the_old_version_runs(health):
+    body = job("Stable")
+    why = "it was rolled back: it did not become stable within 5m"
+    given_up = {"type": "Reconciled", "status": "False", "reason": "Rejected", "message": why}
+    body["status"]["conditions"].append(given_up)
+    assert health("statefulsparkjob", body) == ("Degraded", why)
+    given_up["reason"] = "OperationUnderWay"
+    assert health("statefulsparkjob", body)[0] == "Healthy"
 
 
 def test_the_message_is_what_the_operator_says(health):

@@ -31,11 +31,15 @@ if status.message ~= nil and status.message ~= "" then
 end
 health.message = message
 
-local valid = condition("SpecValid")
+local valid, reconciled = condition("SpecValid"), condition("Reconciled")
 if valid.status == "False" then
   health.status = "Degraded"
   health.message = valid.message
-elseif phase == "Blocked" or phase == "Failed" or phase == "RolledBack" then
+elseif reconciled.status == "False" and reconciled.reason == "Rejected" then
+  -- Its preflight failed, or it was rolled back: another version runs than Git says.
+  health.status = "Degraded"
+  health.message = reconciled.message
+elseif phase == "Blocked" or phase == "Failed" then
   health.status = "Degraded"
 elseif phase == "Suspended" then
   health.status = "Suspended"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -12,6 +12,7 @@ from moorage_testing.pages import BLOCK, ROOT, Block
 
 from moorage_api import unsupported
 from moorage_api.reserved import DRIVER_CONTAINER
+from moorage_api.status import Phase
 
 PAGES = ["docs/runbook.md", "docs/disaster-recovery.md", "docs/backfill.md"]
 # Of others: Kubernetes, Kafka.
@@ -108,3 +109,10 @@ def test_the_page_of_a_driver_names_what_it_does_not_support_and_nothing_else():
     words = {word.partition(":")[0] for word in re.findall(r"`([^`]+)`", told)}
     refused = {field.removeprefix(SPEC) for field, *_ in unsupported._NOT_YET}
     assert words - {"batch"} == refused
+
+
+def test_the_page_of_the_operators_states_explains_every_phase_and_no_other():
+    text = (ROOT / "docs" / "operator-states.md").read_text()
+    table = text.partition("## Phases")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)[1:]
+    assert sorted(word for row in rows for word in row.split(", ")) == sorted(get_args(Phase))
