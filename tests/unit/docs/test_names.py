@@ -116,3 +116,10 @@ def test_the_page_of_the_operators_states_explains_every_phase_and_no_other():
     table = text.partition("## Phases")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)[1:]
     assert sorted(word for row in rows for word in row.split(", ")) == sorted(get_args(Phase))
+
+
+def test_nobody_is_told_to_restart_jobs_without_looking_which_were_given_up():
+    """A restart by annotation has a version tried again that was rolled back."""
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        for line in page.read_text().splitlines():
+            assert not re.search(r"annotate ssj\b.*--all\b.*moorage\.dev/restart", line), page
