@@ -25,8 +25,16 @@ from moorage_operator.world import Meta
 ALERTS = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
 DASHBOARD = json.loads((CHART / "files" / "dashboard.json").read_text())
 NAME = re.compile(r"\bmoorage_[a-z_]+")
+END = re.compile(r"_(bucket|sum|count|total)$")
 SELECTOR = re.compile(r"(moorage_[a-z_]+)\{([^}]*)\}")
 LABEL = re.compile(r'([a-z_]+)\s*(?:=~|!~|!=|=)\s*"')
+
+
+def whole_registry():
+    """All that an operator measures."""
+    registry = OperatorMetrics().registry
+    ApiMetrics(registry)
+    return registry
 
 
 def measured():
@@ -36,9 +44,7 @@ def measured():
         ends = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
         for end in ends:
             found[metric.name + end] = {"job", "namespace", *metric.labels}
-    registry = OperatorMetrics().registry
-    ApiMetrics(registry)
-    for family in registry.collect():
+    for family in whole_registry().collect():
         if family.type == "histogram":
             names = [f"{family.name}{end}" for end in ("_bucket", "_sum", "_count")]
         else:
@@ -186,6 +192,12 @@ def test_the_dashboard_that_is_installed_is_the_file(rendered):
     assert json.loads(map_["data"]["moorage.json"]) == DASHBOARD
     assert map_["metadata"]["namespace"] == "monitoring"
     assert map_["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_all_that_the_operator_measures_is_on_the_dashboard():
+    texts = [t["expr"] for panel in DASHBOARD["panels"] for t in panel.get("targets", ())]
+    shown = {END.sub("", name) for text in texts for name in NAME.findall(text)}
+    assert {family.name for family in whole_registry().collect()} - shown == set()
 
 
 def test_panels_do_not_lie_on_each_other():
