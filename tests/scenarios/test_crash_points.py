@@ -332,6 +332,23 @@ def is_left(world):
     return [one["spec"]["deletionPolicy"] for one in world.snapshots().values()] == ["Retain"]
 
 
+def store_as_beta(world):
+    """Definitions store another version from now on, and an upgrade begins."""
+    world.store_as("v1beta1")
+    world.edit(image=TWO)
+
+
+def rewrite(world):
+    """While the old version takes its last savepoint, and once more when the new one runs."""
+    operation = world.status().operation
+    if (operation is not None and operation.step == "Snapshotting") or upgraded(world):
+        world.rewrite("v1beta1")
+
+
+def rewritten(world):
+    return upgraded(world) and set(world.stored()) == {"v1beta1"}
+
+
 def kill(world):
     world.drivers.newest.fail("internal", 1)
 
@@ -393,6 +410,9 @@ OPERATIONS = {
         1,
     ),
     "take over": Operation(running, beside, upgraded, 2),
+    "upgrade of what is rewritten": Operation(
+        running, store_as_beta, rewritten, 2, 1, meanwhile=rewrite
+    ),
     "recover on claims": Operation(on_claims, kill, has_claims(2, "clicks-1-exec-1"), 2),
     "upgrade to larger claims": Operation(
         on_claims,

@@ -127,6 +127,8 @@ def _fixed(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
 _DOMAIN = "moorage.dev/"
 _ORDERS = ("savepoint", "checkpoint", "restart", "rollback", "adopt-lineage")
 _SWITCHES = ("paused", "skip-final-savepoint")
+_NOTES = ("stored-as",)
+"""What people write for the API server's sake: the operator has nothing to do with it."""
 
 
 def warn_of_eviction(draft: Draft) -> None:
@@ -153,7 +155,7 @@ def tell_ignored_annotations(draft: Draft) -> None:
     """Tell once of each annotation that is passed over."""
     for name in sorted(draft.meta.annotations):
         short = name.removeprefix(_DOMAIN)
-        if short == name or short in _ORDERS:
+        if short == name or short in (*_ORDERS, *_NOTES):
             continue
         value = draft.meta.annotation(short)
         if short not in _SWITCHES:

@@ -149,6 +149,7 @@ def test_an_annotation_that_does_nothing_is_told_once(running, name, value, told
 
 def test_annotations_that_mean_something_are_not_slips(running):
     running.annotations |= {"paused": "false", "restart": "1", "adopt-lineage": "", "savepoint": ""}
+    running.annotations |= {"stored-as": "v1beta1"}
     running.settle()
     assert not running.told("AnnotationIgnored")
 

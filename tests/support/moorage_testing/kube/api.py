@@ -57,6 +57,8 @@ class ApiStore(Collecting):
         self._now = now
         self._objects = _Objects()
         self._applied = {}
+        # By kind, as definitions say; by key, as each object was written last.
+        self._storage, self._stored = {}, {}
         self.version = 1000
         self.watchers = []
         # What is said against an object in a dry run; nothing by default.
@@ -95,6 +97,7 @@ class ApiStore(Collecting):
         for key, found in self._objects.of_kind("Event"):
             if datetime.fromisoformat(found["metadata"]["creationTimestamp"]) < before:
                 del self._objects[key]
+                del self._stored[key]
 
     def everything(self):
         """All objects."""
@@ -211,6 +214,16 @@ class ApiStore(Collecting):
         self._mark(key, new, seconds)
         return self._store_if_new(key, old, new)
 
+    # -- definitions
+
+    def store_as(self, kind, version):
+        """Objects of a kind are stored in this version of the API when they are next written."""
+        self._storage[kind] = version
+
+    def stored(self, kind):
+        """By name, the version in which each object of a kind is stored."""
+        return {key[2]: self._stored[key] for key, _ in self._objects.of_kind(kind)}
+
     # -- controllers and kubelets
 
     def set_status(self, kind, namespace, name, **status):
@@ -280,7 +293,8 @@ class ApiStore(Collecting):
             raise ApiRefusal(409, "Conflict", f"operation on {key[0]} {key[2]!r}: {why}")
 
     def _store_if_new(self, key, old, new):
-        if new == old:
+        # What is the same is written all the same where it would be stored in another version.
+        if new == old and self._stored[key] == self._stores(key[0]):
             return copied(old)
         meta = new["metadata"]
         dying = key[0] == "Pod" and meta.get("deletionGracePeriodSeconds")
@@ -297,7 +311,7 @@ class ApiStore(Collecting):
         old, meta = self._objects.get(key, {"metadata": {}}), new["metadata"]
         owners, had = meta.get("ownerReferences"), old["metadata"].get("ownerReferences")
         self._uncollected |= bool(meta.get("deletionTimestamp")) or owners != had
-        self._objects[key] = copied(new)
+        self._objects[key], self._stored[key] = copied(new), self._stores(key[0])
         self._tell(event, new)
         return copied(new)
 
@@ -306,6 +320,7 @@ class ApiStore(Collecting):
         gone = copied(last)
         gone["metadata"]["resourceVersion"] = str(self.version)
         del self._objects[key]
+        del self._stored[key]
         self._uncollected = True
         self._tell("DELETED", gone)
         return gone
@@ -386,6 +401,10 @@ class ApiStore(Collecting):
 
     def _namespaced(self, kind):
         return kind not in RESOURCES or RESOURCES[kind].namespaced
+
+    def _stores(self, kind):
+        version = RESOURCES[kind].version if kind in RESOURCES else "v1"
+        return self._storage.get(kind, version)
 
     def _has_status(self, kind):
         return kind in RESOURCES and RESOURCES[kind].status

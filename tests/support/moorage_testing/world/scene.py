@@ -315,7 +315,27 @@ class World:
             }
         )
 
+    def store_as(self, version: str) -> None:
+        """Install definitions that store this version of the API."""
+        for kind in (JOB, SNAPSHOT):
+            self.api.store_as(kind, version)
+
+    def rewrite(self, version: str, most: int | None = None) -> None:
+        """Have all jobs and snapshots stored in this version, as docs/upgrade.md says.
+
+        Args:
+            most: after so many objects whoever does it is cut off.
+        """
+        note = {"metadata": {"annotations": {"moorage.dev/stored-as": version}}}
+        places = [(k, one["metadata"]["name"]) for k in (JOB, SNAPSHOT) for one in self.api.list(k)]
+        for kind, name in places[:most]:
+            self.api.patch(kind, self.namespace, name, note)
+
     # -- what people see -----------------------------------------------------------------------
+
+    def stored(self) -> list[str]:
+        """The versions in which jobs and snapshots are stored, one an object."""
+        return [one for kind in (JOB, SNAPSHOT) for one in self.api.stored(kind).values()]
 
     def object(self, name: str = "clicks") -> dict[str, Any] | None:
         """The job's object."""
