@@ -171,6 +171,7 @@ def test_thresholds_come_from_the_values(template):
     assert "> 77\n" in rules["MoorageCheckpointTooOld"]["expr"]
     assert rules["MoorageNoCheckpointYet"]["for"] == "77s"
     assert "> 2 * " in rules["MoorageStateGrowing"]["expr"]
+    assert rules["MoorageCertificateEnds"]["expr"].endswith("< 604800")
     assert not re.search(r"\$[A-Z]", json.dumps(rule))
 
 

@@ -15,13 +15,14 @@ import logging
 import socket
 import ssl
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from moorage_state.errors import UserError
 from moorage_state.file_marks import Marks, marks
+from moorage_state.mounted_secrets import MountedSecret, say
 
 _log = logging.getLogger(__name__)
 
@@ -55,11 +56,12 @@ def tls_files(directory: str, name: str) -> TlsFiles | None:
 
 @dataclass(frozen=True, slots=True)
 class _Contexts:
-    """What was made of the files as they were once."""
+    """What was made of the files as they were once; `ends`: the certificate, by POSIX time."""
 
     server: ssl.SSLContext
     mutual: ssl.SSLContext
     client: ssl.SSLContext
+    ends: float = 0.0
 
 
 class Certificates:
@@ -107,23 +109,29 @@ class Certificates:
     def _now(self) -> _Contexts:
         with self._lock:
             seen = marks(Path(self._files.directory, name) for name in _NAMES)
-            if self._made is not None and seen == self._seen:
-                return self._made
-            try:
-                made = _contexts(self._files)
-            except BadCertificate as error:
-                if self._made is None:
-                    raise
-                # Tried again with the next connection: one that begins to be valid in a moment, by
-                # this node's clock, or was not read for once, is there for months as it is.
-                if seen != self._passed_over:
-                    _log.warning("certificate not taken up, the one before is used: %s", error)
-                self._passed_over = seen
-            else:
-                if self._made is not None:
-                    _log.info("certificate taken up: directory=%s", self._files.directory)
-                self._made, self._seen = made, seen
-            return self._made
+            made, refused = self._made, False
+            if made is None or seen != self._seen:
+                made, refused = self._taken_up(seen)
+            say("certificate", MountedSecret(refused, made.ends))
+            return made
+
+    def _taken_up(self, seen: Marks) -> tuple[_Contexts, bool]:
+        """What is to be used by now, and whether the files that are there were refused."""
+        try:
+            made = _contexts(self._files)
+        except BadCertificate as error:
+            if self._made is None:
+                raise
+            # Tried again with the next connection: one that begins to be valid in a moment, by
+            # this node's clock, or was not read for once, is there for months as it is.
+            if seen != self._passed_over:
+                _log.warning("certificate not taken up, the one before is used: %s", error)
+            self._passed_over = seen
+            return self._made, True
+        if self._made is not None:
+            _log.info("certificate taken up: directory=%s", self._files.directory)
+        self._made, self._seen = made, seen
+        return made, False
 
 
 @lru_cache(maxsize=8)
@@ -139,7 +147,7 @@ def _contexts(files: TlsFiles) -> _Contexts:
             mutual=_context(files, ssl.PROTOCOL_TLS_SERVER, mutual=True),
             client=_context(files, ssl.PROTOCOL_TLS_CLIENT, mutual=True),
         )
-        _shake_hands(made, files.name)
+        made = replace(made, ends=_shake_hands(made, files.name))
     except ssl.SSLError as error:
         why = getattr(error, "verify_message", "") or error.reason or str(error)
         raise BadCertificate(
@@ -171,8 +179,11 @@ def _no_password() -> str:
     return ""  # else OpenSSL would ask at the terminal
 
 
-def _shake_hands(made: _Contexts, name: str) -> None:
-    """With ourselves: whatever a peer would find wrong is found here. Raises `ssl.SSLError`."""
+def _shake_hands(made: _Contexts, name: str) -> float:
+    """With ourselves: whatever a peer would find wrong is found here. Raises `ssl.SSLError`.
+
+    Returns the end of the certificate, by POSIX time.
+    """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = made.mutual.wrap_bio(to_server, to_client, server_side=True)
     client = made.client.wrap_bio(to_client, to_server, server_hostname=name)
@@ -181,6 +192,7 @@ def _shake_hands(made: _Contexts, name: str) -> None:
             side.do_handshake()
         except ssl.SSLWantReadError:
             continue
+    return ssl.cert_time_to_seconds(str((client.getpeercert() or {})["notAfter"]))
 
 
 def _names_of(certificate: dict[str, Any] | None) -> list[tuple[str, str]]:

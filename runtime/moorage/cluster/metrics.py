@@ -19,6 +19,7 @@ from moorage.cluster.board import Board, CommittedEpoch
 from moorage.driver.lookups import LookupDone
 from moorage.driver.views import CheckpointRecord
 from moorage_api.driver import CheckpointSummary, LoadReport, SubtaskLoad
+from moorage_state.mounted_secrets import mounted_secrets
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -136,6 +137,16 @@ def _phases(board: Board) -> _Samples:
 
 def _stored(board: Board) -> float:
     return 0.0 if board.storage_error else 1.0
+
+
+def _refused(_board: Board) -> _Samples:
+    found = sorted(mounted_secrets().items())
+    return [((kind,), float(secret.refused)) for kind, secret in found]
+
+
+def _certificate_ends(_board: Board) -> _Samples:
+    found = mounted_secrets().get("certificate")
+    return [] if found is None or found.ends is None else [((), found.ends)]
 
 
 def _of_subtasks(
@@ -417,6 +428,20 @@ METRICS: tuple[Measure, ...] = (
         "gauge",
         "0 while the store of the checkpoints cannot be used, else 1.",
         read=_one(_stored),
+    ),
+    Measure(
+        "moorage_certificate_expiry_timestamp_seconds",
+        "gauge",
+        "When the certificate that the driver uses ends, in seconds since 1970; only with TLS.",
+        read=_certificate_ends,
+    ),
+    Measure(
+        "moorage_secret_refused",
+        "gauge",
+        "1 while the files of a Secret will not do and what was there before is used: "
+        "certificate, store_keys. Only of those that the driver has.",
+        ("secret",),
+        _refused,
     ),
     Measure(
         "moorage_state_lookups_total",

@@ -209,15 +209,21 @@ def secured(tmp_path):
 
 def ask_by_tls(played, ca="ca", name=NAME):
     """Status of /state, and the certificate that was shown."""
+    text, shown = read_by_tls(played, "/state", ca, name)
+    return int(text.split()[1]), shown
+
+
+def read_by_tls(played, path, ca="ca", name=NAME):
+    """The answer as it comes, and the certificate that was shown."""
     context = ssl.create_default_context(cadata=authority(ca))
     with (
         played.connect() as plain,
         context.wrap_socket(plain, server_hostname=name) as connected,
     ):
         shown = connected.getpeercert(binary_form=True)
-        text = f"GET /state HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
-        connected.sendall(text.encode())
-        return int(connected.recv(1000).split()[1]), shown
+        text = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+        connected.sendall(f"{text}Connection: close\r\n\r\n".encode())
+        return b"".join(iter(lambda: connected.recv(65536), b"")).decode(), shown
 
 
 def test_by_tls_the_endpoint_answers_who_believes_its_certificate(secured):
@@ -240,6 +246,19 @@ def test_the_endpoint_takes_up_a_renewed_certificate(secured):
     status, after = ask_by_tls(played)
     assert status == 200
     assert after != before
+
+
+def test_who_scrapes_hears_that_a_new_certificate_is_not_used_and_until_when_the_old_one_is(
+    secured,
+):
+    played, directory = secured
+    ask_by_tls(played)
+    for name, refused in (("expired", "1.0"), ("renewed", "0.0")):
+        mount(directory, name)
+        shown = read_by_tls(played, "/metrics")[0].splitlines()
+        of = {line.partition("{")[0]: line for line in shown if line.startswith("moorage_")}
+        assert of["moorage_secret_refused"].endswith(f'secret="certificate"}} {refused}')
+        assert of["moorage_certificate_expiry_timestamp_seconds"].endswith("} 4.733424e+09")
 
 
 def test_a_tls_handshake_byte_by_byte_has_the_one_deadline_and_keeps_nobody_out(secured):

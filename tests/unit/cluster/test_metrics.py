@@ -18,6 +18,7 @@ from moorage.driver.views import (
     SubtaskView,
     WatermarkView,
 )
+from moorage_state.mounted_secrets import MountedSecret, say
 
 from .conftest import AT, Played
 
@@ -46,6 +47,7 @@ def subtask(number: int, rows: int, busy: float) -> SubtaskView:
 
 
 def test_every_metric_is_there_once_there_is_something_to_measure(played):
+    say("certificate", MountedSecret(ends=4e9))
     view = CheckpointView(7, 41, AT, 1000, 100, 2.0)
     done = record(7, "Completed", duration_seconds=2.0, bytes_total=1000, bytes_uploaded=100)
     played.say(phase="running", subtasks=(subtask(0, 0, 0.0),))
@@ -89,6 +91,15 @@ def test_an_unknown_value_is_left_out_and_not_zero(played):
     assert "moorage_last_checkpoint_id" not in found
     assert "moorage_restore_seconds" not in found
     assert found["moorage_epochs_total"] == 0
+
+
+def test_what_lies_in_a_secret_and_is_not_used_is_there(played):
+    say("certificate", MountedSecret(refused=True, ends=4e9))
+    say("store_keys", MountedSecret())
+    found = samples(played)
+    assert found["moorage_certificate_expiry_timestamp_seconds"] == 4e9
+    assert found["moorage_secret_refused{'secret': 'certificate'}"] == 1
+    assert found["moorage_secret_refused{'secret': 'store_keys'}"] == 0
 
 
 def test_a_watermark_is_there_from_its_first_on(played):

@@ -5,6 +5,8 @@ import os
 import socket
 import ssl
 import time
+from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,7 @@ from moorage_testing.jobs import wait_until
 from moorage_testing.tls import NAME, mount, pem
 
 from moorage_state.errors import ServerGone, UserError
+from moorage_state.mounted_secrets import MountedSecret, mounted_secrets
 from moorage_state.server import ServerGroup
 from moorage_state.server.client import StateClient
 from moorage_state.server.service import Service
@@ -164,6 +167,20 @@ def test_a_certificate_that_will_do_in_a_moment_is_tried_again_as_it_lies_there(
     assert certificates.server() is not before
     told = [one for one in caplog.records if "not taken up" in one.getMessage()]
     assert len(told) == 1
+
+
+def test_it_is_said_until_when_a_certificate_is_good_and_that_another_was_refused(tmp_path):
+    certificates = Certificates(mount(tmp_path / "tls"))
+    certificates.server()
+    good = MountedSecret(ends=datetime(2120, 1, 1, tzinfo=UTC).timestamp())
+    assert mounted_secrets()["certificate"] == good
+    mount(tmp_path / "tls", "expired")
+    for _ in range(2):
+        certificates.server()
+        assert mounted_secrets()["certificate"] == replace(good, refused=True)
+    mount(tmp_path / "tls", "renewed")
+    certificates.server()
+    assert mounted_secrets()["certificate"] == good
 
 
 def write_in_place(directory, certificate):

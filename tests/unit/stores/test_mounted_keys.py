@@ -11,6 +11,7 @@ from moorage_testing.s3_server import ACCESS_KEY, OTHER_ACCESS_KEY, SECRET_KEY, 
 
 from moorage_api.reserved import CREDENTIALS_DIR_ENV
 from moorage_state.errors import StoreDenied
+from moorage_state.mounted_secrets import mounted_secrets
 from moorage_state.stores import Retries, S3Address, S3Store
 from moorage_state.stores.s3 import mounted_keys
 from moorage_state.stores.s3.calls import KEYS_DIR_ENV, connection_to
@@ -101,6 +102,10 @@ def test_what_is_no_key_is_passed_over_with_a_word(store: S3Store, keys: Path, c
     told = [one for one in caplog.records if "not taken up" in one.getMessage()]
     assert len(told) == 1
     assert str(keys) in told[0].getMessage()
+    assert mounted_secrets()["store_keys"].refused
+    bring(keys, ACCESS_KEY, SECRET_KEY)
+    store.put("after", b"4")
+    assert not mounted_secrets()["store_keys"].refused
 
 
 def test_without_files_variables_count(s3_store: S3Store, tmp_path: Path, monkeypatch):

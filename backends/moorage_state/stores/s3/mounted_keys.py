@@ -24,6 +24,7 @@ from botocore.credentials import (
 from botocore.session import get_session
 
 from moorage_state.file_marks import Marks, marks
+from moorage_state.mounted_secrets import MountedSecret, say
 
 __all__ = ["MountedKeys", "session_with"]
 
@@ -60,11 +61,12 @@ class MountedKeys(Credentials):  # type: ignore[misc]  # botocore has no types
         """See `Credentials.get_frozen_credentials`; called for each request."""
         with self._lock:
             seen = marks(self._files)
-            if seen != self._seen:
-                self._take_up(seen)
+            refused = seen != self._seen and not self._take_up(seen)
+            say("store_keys", MountedSecret(refused))
             return self._keys
 
-    def _take_up(self, seen: Marks) -> None:
+    def _take_up(self, seen: Marks) -> bool:
+        """Use what is there by now; say whether it will do."""
         keys = _read(self._directory)
         if keys is None:
             # They are read again with the next request: a file may have failed to be read but once.
@@ -75,12 +77,13 @@ class MountedKeys(Credentials):  # type: ignore[misc]  # botocore has no types
                     self._directory,
                 )
             self._passed_over = seen
-            return
+            return False
         self._seen = seen
         if keys != self._keys:
             self._keys = keys
             self.access_key, self.secret_key, self.token = keys[:3]
             _log.info("keys of the store taken up: directory=%s", self._directory)
+        return True
 
 
 class _Provider(CredentialProvider):  # type: ignore[misc]  # botocore has no types
