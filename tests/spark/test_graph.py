@@ -16,6 +16,11 @@ from moorage_state.errors import UserError
 pytestmark = pytest.mark.spark
 
 
+class Echo(KeyedProcessFunction):
+    def process(self, row: Any, ctx: Any) -> None:
+        """Gives nothing."""
+
+
 @pytest.fixture
 def env(spark: SparkSession) -> StreamEnvironment:
     return StreamEnvironment(spark)
@@ -45,7 +50,7 @@ def test_without_spark_columns_have_the_types_that_spark_gives_them(monkeypatch)
     ],
 )
 def test_an_output_is_ddl(ticks, ddl, columns):
-    counts = ticks.key_by("value").process(KeyedProcessFunction(), uid="count", output=ddl)
+    counts = ticks.key_by("value").process(Echo(), uid="count", output=ddl)
     assert counts.schema.names == columns
     assert counts.operator.uid == "count"
 
@@ -65,7 +70,7 @@ def test_an_output_is_ddl(ticks, ddl, columns):
 )
 def test_what_is_no_list_of_columns_is_refused(ticks, ddl, words):
     with pytest.raises(UserError, match=words):
-        ticks.key_by("value").process(KeyedProcessFunction(), uid="count", output=ddl)
+        ticks.key_by("value").process(Echo(), uid="count", output=ddl)
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,8 @@ CLICKS = Frame(user=StringType(), n=LongType(), at=TimestampType())
 
 
 class Echo(KeyedProcessFunction):
-    pass
+    def process(self, row, ctx):
+        """Gives nothing."""
 
 
 def make_env(spark=None, **settings):

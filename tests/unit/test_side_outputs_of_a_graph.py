@@ -22,11 +22,16 @@ ODD = OutputTag("odd", "n long")
 
 
 class Echo(KeyedProcessFunction):
-    pass
+    def process(self, row, ctx):
+        """Gives nothing."""
 
 
 class Prices(KeyedBroadcastProcessFunction):
-    pass
+    def process_element(self, row, ctx):
+        """Gives nothing."""
+
+    def process_broadcast_element(self, row, ctx):
+        """Keeps nothing."""
 
 
 class Somewhere:

@@ -45,6 +45,11 @@ class Aggregate:
     kind: _Kind
     column: str | None = None
 
+    def __str__(self) -> str:
+        """As a job file has it."""
+        name = self.kind if self.kind in {"count", "avg"} else f"{self.kind}_"
+        return f"{name}({'' if self.column is None else repr(self.column)})"
+
 
 def count(column: str | None = None) -> Aggregate:
     """How many rows; or of a column how many values that are not null."""
@@ -237,18 +242,37 @@ def _result(parts: list[Any]) -> Any:
     return total / values if values else None
 
 
-def bound(uid: str, named: Mapping[str, Any], schema: StructType) -> Aggregates:
+def bound(
+    uid: str, named: Mapping[str, Any], schema: StructType, beside: Sequence[str] = ()
+) -> Aggregates:
     """The aggregates over rows of `schema`, by the names of their results.
 
+    Args:
+        beside: the other columns of the result.
+
     Raises:
-        UserError: there are none, or one is none, or of a column that is not there or does not fit.
+        UserError: there are none, or one is none, or of a column that is not there or does not fit,
+            or two columns of the result have one name.
     """
     if not named:
         raise UserError(f"name at least one aggregate, such as n=count(): uid={uid}")
+    columns = [*beside]
     parts: list[Part] = []
     results = []
     for name, aggregate in named.items():
         made, ddl = _parts(uid, name, aggregate, schema)
+        if name.lower() in map(str.lower, columns):
+            raise UserError(
+                f"the result has a column of this name already: uid={uid} {name}={aggregate} "
+                f"columns={columns}; name it otherwise, as in "
+                f"aggregate(uid={uid!r}, {name}_{aggregate.kind}={aggregate})"
+            )
+        if same := {part.name for part in made} & {part.name for part in parts}:
+            raise UserError(
+                f"avg keeps a sum and a count under these names, and another aggregate is called "
+                f"so: uid={uid} {name}={aggregate} names={sorted(same)}; rename one of the two"
+            )
+        columns.append(name)
         results.append((name, ddl, tuple(range(len(parts), len(parts) + len(made)))))
         parts += made
     return Aggregates(tuple(parts), tuple(results))

@@ -4,7 +4,7 @@ What a user writes to connect a keyed stream with a broadcast one. Called by job
 subtask.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from moorage.api.functions import (
     ProcessContext,
     TimerService,
     nowhere,
+    to_be_defined,
 )
 from moorage.api.misplaced import Unfinished
 from moorage_state.descriptors import MapStateDescriptor, StateDescriptor
@@ -123,10 +124,12 @@ class KeyedBroadcastProcessFunction(KeyedProcessFunction):
     the rows. What it yields is yielded once by each subtask.
     """
 
+    @to_be_defined
     def process_element(self, row: Any, ctx: ReadOnlyContext) -> Iterable[Any] | None:  # noqa: ARG002
         """Handle one row of the keyed stream; see `KeyedProcessFunction.process`."""
         raise TypeError(f"{type(self).__name__} does not define process_element(row, ctx)")
 
+    @to_be_defined
     def process_broadcast_element(self, row: Any, ctx: BroadcastContext) -> Iterable[Any] | None:  # noqa: ARG002
         """Handle one row of the broadcast stream, a named tuple of its columns."""
         raise TypeError(
@@ -155,7 +158,14 @@ class BroadcastConnectedStream(Unfinished):
         self._keyed = keyed
 
     def process(
-        self, function: KeyedBroadcastProcessFunction, *, uid: str, output: str, **options: Any
+        self,
+        function: KeyedBroadcastProcessFunction,
+        *,
+        uid: str,
+        output: str,
+        null_key: str | OutputTag = "fail",
+        bad_time: str | OutputTag = "fail",
+        side_outputs: Sequence[OutputTag] = (),
     ) -> "DataStream":
         """Apply a function over both streams; for the arguments see `KeyedStream.process`.
 
@@ -163,7 +173,14 @@ class BroadcastConnectedStream(Unfinished):
             UserError: it is no `KeyedBroadcastProcessFunction`; or see `KeyedStream.process`.
         """
         require_instance("a connected stream takes", KeyedBroadcastProcessFunction, uid, function)
-        return self._keyed.process(function, uid=uid, output=output, **options)
+        return self._keyed.process(
+            function,
+            uid=uid,
+            output=output,
+            null_key=null_key,
+            bad_time=bad_time,
+            side_outputs=side_outputs,
+        )
 
 
 def broadcast_input(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from moorage.api.functions import to_be_defined
 from moorage_state.operator_state import (
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStreamProvider,
@@ -95,10 +96,12 @@ class CheckpointedFunction:
     do must be deterministic, as everything in a function.
     """
 
+    @to_be_defined
     def initialize_state(self, ctx: FunctionInitializationContext) -> None:  # noqa: ARG002
         """Get state handles and take up state; called once, before `open`."""
         raise TypeError(f"{type(self).__name__} does not define initialize_state(ctx)")
 
+    @to_be_defined
     def snapshot_state(self, ctx: FunctionSnapshotContext) -> None:  # noqa: ARG002
         """Put into state what has to last; called once, after the last row and timer.
 

@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from types import FunctionType
 from typing import Any
 
@@ -36,7 +37,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from moorage.api.functions import OutputTag
+from moorage.api.functions import OutputTag, to_be_defined
 from moorage.api.misplaced import did_you_mean
 from moorage.api.vectorized import KeyedBatchFunction
 from moorage_state.errors import UserError
@@ -161,7 +162,7 @@ def require_instance(takes: str, wanted: type, uid: str, given: Any) -> None:
 
 
 def require_forms(where: str, given: Any) -> None:
-    """Refuse an object with a method that cannot be called as the one that it has it in place of.
+    """Refuse an object without a method that it has to have, or with one of another form.
 
     Args:
         where: what the message has before the method.
@@ -174,6 +175,20 @@ def require_forms(where: str, given: Any) -> None:
                 f"method={type(given).__name__}.{name}: {why}; write "
                 f"def {name}({', '.join(form.parameters)})"
             )
+    if undefined := _undefined(given):
+        raise UserError(f"a method is not defined: {where}method={undefined}")
+
+
+def _undefined(given: Any) -> str:
+    """A method that is left to the author of the class, and what to write; "" where none is."""
+    ours, theirs = _methods_of(given)
+    for name, method in sorted(ours.items()):
+        if getattr(getattr(given, name), to_be_defined.__name__, False):
+            form = ", ".join(inspect.signature(method).parameters)
+            near = get_close_matches(name, sorted(theirs - ours.keys()), 1)
+            instead = f" in place of {near[0]}" if near else ""
+            return f"{type(given).__name__}.{name}; write def {name}({form}){instead}"
+    return ""
 
 
 def misfit_of(function: Any, arguments: Sequence[Any]) -> str:
@@ -192,6 +207,12 @@ def misfit_of(function: Any, arguments: Sequence[Any]) -> str:
 
 def _forms_of(function: Any) -> dict[str, inspect.Signature]:
     """By name, the methods that a function has in place of ours, and how each of them is called."""
+    ours, theirs = _methods_of(function)
+    return {n: inspect.signature(ours[n]) for n in sorted(theirs & ours.keys()) if n[0] != "_"}
+
+
+def _methods_of(function: Any) -> tuple[dict[str, FunctionType], set[str]]:
+    """By name, the methods that are ours, and the names that its author's classes have."""
     ours: dict[str, FunctionType] = {}
     theirs: set[str] = set()
     for kind in reversed(type(function).__mro__):
@@ -200,8 +221,9 @@ def _forms_of(function: Any) -> dict[str, inspect.Signature]:
         else:
             theirs |= vars(kind).keys()
     if isinstance(function, KeyedBatchFunction):
-        theirs -= {"process", "on_timer"}  # nobody calls them
-    return {n: inspect.signature(ours[n]) for n in sorted(theirs & ours.keys()) if n[0] != "_"}
+        for uncalled in ("process", "on_timer"):
+            del ours[uncalled]
+    return ours, theirs
 
 
 def _unreadable(uid: str, ddl: str, why: str = "") -> UserError:
@@ -209,6 +231,16 @@ def _unreadable(uid: str, ddl: str, why: str = "") -> UserError:
         f"cannot read the operator's output columns; write DDL such as 'user string, n long': "
         f"uid={uid} output={ddl!r}{why}"
     )
+
+
+def check_named(call: str, uid: str, columns: Sequence[Any], schema: StructType) -> None:
+    """Raise `UserError` where a call names what is no column of the stream."""
+    for column in columns:
+        if not isinstance(column, str) or column not in schema.names:
+            raise UserError(
+                f"{call} takes names of columns: uid={uid} column={column!r:.100} "
+                f"columns={schema.names}{did_you_mean(column, schema.names)}"
+            )
 
 
 def check_columns(schema: StructType, what: str) -> None:

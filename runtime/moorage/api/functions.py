@@ -6,7 +6,7 @@ them. Called by the subtask on executors.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from moorage_state.descriptors import (
     AggregatingStateDescriptor,
@@ -37,6 +37,19 @@ MAX_WATERMARK = (1 << 63) - 1
 
 NO_WATERMARK = -(1 << 63)
 """The watermark before any record with an event time was seen."""
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def to_be_defined(method: _Method) -> _Method:
+    """Marks what the author of a class has to define: a job with one that does not is refused.
+
+    Unlike `abstractmethod` it makes no class abstract, to Python or to type checkers: a class of
+    the author's may leave to those below it what only they know.
+    """
+    method.__dict__["to_be_defined"] = True
+    return method
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +308,7 @@ class KeyedProcessFunction:
     def open_epoch(self, ctx: RuntimeContext) -> None:
         """Called at the start of each epoch, after `open`: a long-lived one gets its state here."""
 
+    @to_be_defined
     def process(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:  # noqa: ARG002
         """Handle one row, a named tuple of the stream's columns."""
         raise TypeError(f"{type(self).__name__} does not define process(row, ctx)")
@@ -326,10 +340,12 @@ class KeyedCoProcessFunction(KeyedProcessFunction):
     of one stream against the other: which of them is ahead is for state to bridge.
     """
 
+    @to_be_defined
     def process_element1(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:  # noqa: ARG002
         """Handle one row of the first stream, as `KeyedProcessFunction.process` does."""
         raise TypeError(f"{type(self).__name__} does not define process_element1(row, ctx)")
 
+    @to_be_defined
     def process_element2(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:  # noqa: ARG002
         """Handle one row of the second stream."""
         raise TypeError(f"{type(self).__name__} does not define process_element2(row, ctx)")

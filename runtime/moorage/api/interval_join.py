@@ -16,6 +16,7 @@ from moorage.api.functions import (
     OutputTag,
     ProcessContext,
     RuntimeContext,
+    to_be_defined,
 )
 from moorage.api.interval_join_columns import IntervalPairs
 from moorage.api.join_functions import (
@@ -63,6 +64,7 @@ class ProcessJoinFunction:
     def open(self, ctx: RuntimeContext) -> None:
         """Called once before the first row."""
 
+    @to_be_defined
     def process_element(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any] | None:  # noqa: ARG002
         """Handle a pair, named tuples of their streams' columns; returns or yields output rows."""
         raise TypeError(f"{type(self).__name__} does not define process_element(left, right, ctx)")
@@ -233,8 +235,9 @@ class IntervalJoined(Unfinished):
         *,
         uid: str,
         output: str,
+        null_key: str = "fail",
+        bad_time: str = "fail",
         side_outputs: Sequence[OutputTag] = (),
-        **options: Any,
     ) -> "DataStream":
         """Apply a function to each pair; for the arguments see `ConnectedStreams.process`.
 
@@ -245,7 +248,12 @@ class IntervalJoined(Unfinished):
         operator = IntervalJoinOperator(function, self._rows, *self._bounds, self._late)
         sides = self._with_late(side_outputs)
         return self._streams.process(
-            operator, uid=uid, output=output, side_outputs=sides, **options
+            operator,
+            uid=uid,
+            output=output,
+            null_key=null_key,
+            bad_time=bad_time,
+            side_outputs=sides,
         )
 
     def select(

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.declarations import type_ddl
-from moorage.api.functions import RuntimeContext
+from moorage.api.functions import RuntimeContext, to_be_defined
 from moorage.api.misplaced import did_you_mean
 from moorage_state.errors import UserError
 
@@ -31,6 +31,7 @@ class JoinFunction:
     def open(self, ctx: RuntimeContext) -> None:
         """Called once before the first row."""
 
+    @to_be_defined
     def join(self, left: Any, right: Any, ctx: Any) -> Iterable[Any] | None:  # noqa: ARG002
         """Handle a pair, named tuples of their streams' columns; returns or yields output rows.
 
@@ -50,6 +51,7 @@ class CoGroupFunction:
     def open(self, ctx: RuntimeContext) -> None:
         """Called once before the first row."""
 
+    @to_be_defined
     def co_group(self, lefts: list[Any], rights: list[Any], ctx: Any) -> Iterable[Any] | None:  # noqa: ARG002
         """Handle a window that fires; one side may have no rows. Returns or yields output rows.
 

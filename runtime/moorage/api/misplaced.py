@@ -31,6 +31,9 @@ __all__ = [
 _FRAME = "transform(lambda frame: frame...), with what a DataFrame has: filter, select, withColumn"
 _EVENT_TIME = 'with_event_time("column", max_delay="10s")'
 _KEY_BY = 'key_by("column")'
+_ONE_KEY = (
+    'key_by("all").window(Tumbling("1h")), of a column "all" that transform gives to all rows alike'
+)
 _OF_KEYED = {
     "apply": 'process(function, uid="...", output="...")',
     "between": 'interval_join(other).between("-5m", "1h")',
@@ -50,6 +53,7 @@ _OTHERWISE = {
     "side_output": "get_side_output(tag)",
     "sideOutput": "get_side_output(tag)",
     "to": 'sink_to(sink, uid="...")',
+    **dict.fromkeys(("windowAll", "window_all"), _ONE_KEY),
 }
 """Names that people bring along, and what stands for them here."""
 
@@ -96,6 +100,14 @@ _OF_CALLS = {
     # Of a stream's own windows it is an argument.
     ("window", "late"): _LATE_ROWS,
     ("between", "late"): "each side has its own, late_left=tag and late_right=tag",
+    **{
+        ("deduplicate", name): 'columns beside the key are by="id", or by=["id", "page"]'
+        for name in ("condition", "key", "keys", "on", "subset")
+    },
+    **{
+        ("reduce", name): "its rows have the columns of the stream"
+        for name in ("output", "output_schema", "output_type", "result_type", "schema")
+    },
 }
 """Arguments of one call, where one that is spelt nearly so is another thing."""
 _ARGUMENT = 'it is an argument, as in window(Tumbling("1h"), {})'
@@ -114,6 +126,11 @@ OF_WINDOWS = {
     ),
     **dict.fromkeys(("coGroup", "co_group"), _JOIN_FIRST.format("co_group")),
     "join": _JOIN_FIRST.format("join"),
+    "count": 'name the result, as in aggregate(uid="...", n=count())',
+    **{
+        name: f'name the result, as in aggregate(uid="...", x={name}_("column"))'
+        for name in ("max", "min", "sum")
+    },
 }
 """What stands for calls on the windows of one stream."""
 OF_JOINS = {

@@ -3,7 +3,7 @@
 Called by job files through `KeyedStream`, which has these methods.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from moorage.api.aggregates import count as count_rows
 from moorage.api.aggregates import max_ as max_of
 from moorage.api.aggregates import min_ as min_of
 from moorage.api.aggregates import sum_ as sum_of
-from moorage.api.declarations import ddl_of, parse_duration, type_ddl
-from moorage.api.functions import RuntimeContext
+from moorage.api.declarations import check_named, ddl_of, parse_duration, type_ddl
+from moorage.api.functions import OutputTag, RuntimeContext
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction
 from moorage_state.descriptors import ValueStateDescriptor
 from moorage_state.errors import UserError
@@ -28,74 +28,103 @@ if TYPE_CHECKING:
     from moorage.api.streams import DataStream, KeyedStream
 
 _SHARE = 100
+_Odd = str | OutputTag
 
 
 class ReadyMade:
     """The methods; mixed into `KeyedStream`."""
 
-    def aggregate(self, *, uid: str, **named: "Aggregate | Any") -> "DataStream":
+    def aggregate(
+        self, *, uid: str, null_key: _Odd = "fail", bad_time: _Odd = "fail", **named: Aggregate
+    ) -> "DataStream":
         """The aggregates of all rows of the key so far, after each row: its key and they.
 
         Args:
             uid: the operator's stable name.
-            named: for each column of the result its aggregate, such as ``n=count()``; and
-                `null_key`, `bad_time` as for `process`.
+            null_key, bad_time: see `process`.
+            named: for each column of the result its aggregate, such as ``n=count()``.
 
         Raises:
             UserError: see `WindowedStream.aggregate` and `process`.
         """
+        return self._running(uid, named, null_key, bad_time)
+
+    def count(self, *, uid: str, null_key: _Odd = "fail", bad_time: _Odd = "fail") -> "DataStream":
+        """How many rows the key has had, after each, as `count`; see `aggregate`."""
+        return self._running(uid, {"count": count_rows()}, null_key, bad_time)
+
+    def sum(
+        self, column: str, *, uid: str, null_key: _Odd = "fail", bad_time: _Odd = "fail"
+    ) -> "DataStream":
+        """The sum of a column over all rows of the key, after each, under the column's name."""
+        return self._running(uid, {column: sum_of(column)}, null_key, bad_time)
+
+    def min(
+        self, column: str, *, uid: str, null_key: _Odd = "fail", bad_time: _Odd = "fail"
+    ) -> "DataStream":
+        """The least value of a column so far, after each row, under the column's name."""
+        return self._running(uid, {column: min_of(column)}, null_key, bad_time)
+
+    def max(
+        self, column: str, *, uid: str, null_key: _Odd = "fail", bad_time: _Odd = "fail"
+    ) -> "DataStream":
+        """The greatest value of a column so far, after each row, under the column's name."""
+        return self._running(uid, {column: max_of(column)}, null_key, bad_time)
+
+    def _running(
+        self, uid: str, named: dict[str, Aggregate], null_key: _Odd, bad_time: _Odd
+    ) -> "DataStream":
         mine = _keyed(self)
-        options: dict[str, Any] = {
-            name: named.pop(name) for name in ("null_key", "bad_time") if name in named
-        }
-        aggregates = bound(uid, named, mine.stream.schema)
+        aggregates = bound(uid, named, mine.stream.schema, mine.columns)
         output = f"{ddl_of(mine.stream.schema, mine.columns)}, {aggregates.output}"
         function = Running(aggregates, mine.columns)
-        return mine.process(function, uid=uid, output=output, **options)
-
-    def count(self, *, uid: str, **options: Any) -> "DataStream":
-        """How many rows the key has had, after each, as `count`; see `aggregate`."""
-        return self.aggregate(uid=uid, count=count_rows(), **options)
-
-    def sum(self, column: str, *, uid: str, **options: Any) -> "DataStream":
-        """The sum of a column over all rows of the key, after each, under the column's name."""
-        return self.aggregate(uid=uid, **{column: sum_of(column)}, **options)
-
-    def min(self, column: str, *, uid: str, **options: Any) -> "DataStream":
-        """The least value of a column so far, after each row, under the column's name."""
-        return self.aggregate(uid=uid, **{column: min_of(column)}, **options)
-
-    def max(self, column: str, *, uid: str, **options: Any) -> "DataStream":
-        """The greatest value of a column so far, after each row, under the column's name."""
-        return self.aggregate(uid=uid, **{column: max_of(column)}, **options)
+        return mine.process(function, uid=uid, output=output, null_key=null_key, bad_time=bad_time)
 
     def deduplicate(
-        self, *by: str, uid: str, ttl: str | None = None, **options: Any
+        self,
+        *columns: str,
+        uid: str,
+        by: str | Sequence[str] = (),
+        ttl: str | None = None,
+        null_key: _Odd = "fail",
+        bad_time: _Odd = "fail",
     ) -> "DataStream":
-        """Of rows that are equal in key and `by` the first one.
+        """Of rows that are equal in their key and in these columns the first one.
 
         Args:
-            by: columns beside those of the key.
+            columns: those beside the key; none: of each key the first row.
             uid: the operator's stable name.
+            by: more of them, for who names them so, as `top_n` does.
             ttl: forget a row so long after it came, in processing time: the next one like it is a
                 first one. None: never, and state grows with every value.
-            options: as for `process`.
+            null_key, bad_time: see `process`; a null in one of the columns is one in the key.
 
         Raises:
             UserError: a column is not there, or no duration; or see `process`.
         """
         mine = _keyed(self)
-        keyed = mine.stream.key_by(*dict.fromkeys((*mine.columns, *by)))
+        beside = (*columns, *([by] if isinstance(by, str) else by))
+        check_named("deduplicate", uid, beside, mine.stream.schema)
+        keyed = mine.stream.key_by(*dict.fromkeys((*mine.columns, *beside)))
         ttl_ms = None if ttl is None else parse_duration(ttl)
         if ttl_ms == 0:
             raise UserError(
                 f"rows are forgotten after some time, such as '1d': uid={uid} ttl={ttl}"
             )
         output = ddl_of(mine.stream.schema)
-        return keyed.process(FirstRows(ttl_ms), uid=uid, output=output, **options)
+        return keyed.process(
+            FirstRows(ttl_ms), uid=uid, output=output, null_key=null_key, bad_time=bad_time
+        )
 
     def top_n(
-        self, n: int, *, by: str, uid: str, ascending: bool = False, **options: Any
+        self,
+        n: int,
+        *,
+        by: str,
+        uid: str,
+        ascending: bool = False,
+        null_key: _Odd = "fail",
+        bad_time: _Odd = "fail",
     ) -> "DataStream":
         """The `n` rows of the key with the greatest `by`, whenever they change.
 
@@ -106,7 +135,7 @@ class ReadyMade:
             by: a column; rows in which it is null, or NaN, do not count.
             uid: the operator's stable name.
             ascending: the least instead.
-            options: as for `process`.
+            null_key, bad_time: see `process`.
 
         Raises:
             UserError: a column is not there or has no order, or no count; or see `process`.
@@ -114,10 +143,22 @@ class ReadyMade:
         mine = _keyed(self)
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise UserError(f"top_n takes a positive number of rows: uid={uid} n={n!r}")
+        check_named("top_n", uid, (by,), mine.stream.schema)
         bound(uid, {"by": max_of(by)}, mine.stream.schema)
+        if named := [name for name in mine.stream.schema.names if name.lower() == "rank"]:
+            raise UserError(
+                f"top_n gives rows a column rank, and the stream has one: uid={uid} "
+                f"columns={named}; rename it in transform"
+            )
         row = type_ddl(mine.stream.schema)
         output = f"{ddl_of(mine.stream.schema)}, rank int"
-        return mine.process(TopRows(n, by, row, ascending), uid=uid, output=output, **options)
+        return mine.process(
+            TopRows(n, by, row, ascending),
+            uid=uid,
+            output=output,
+            null_key=null_key,
+            bad_time=bad_time,
+        )
 
 
 def _keyed(stream: Any) -> "KeyedStream":

@@ -193,8 +193,9 @@ class TemporalJoin(Unfinished):
         *,
         uid: str,
         output: str,
+        null_key: str = "fail",
+        bad_time: str = "fail",
         side_outputs: Sequence[OutputTag] = (),
-        **options: Any,
     ) -> "DataStream":
         """Apply a function to each row and its version; for arguments see `ConnectedStreams`.
 
@@ -209,7 +210,12 @@ class TemporalJoin(Unfinished):
             operator = VersionedJoin(function, row, version, outer=outer, late=self._late)
         sides = [*side_outputs, *self._late_output()]
         return self._streams.process(
-            operator, uid=uid, output=output, side_outputs=sides, **options
+            operator,
+            uid=uid,
+            output=output,
+            null_key=null_key,
+            bad_time=bad_time,
+            side_outputs=sides,
         )
 
     def select(

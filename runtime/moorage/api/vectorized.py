@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from moorage.api.functions import KeyedProcessFunction, OutputTag
+from moorage.api.functions import KeyedProcessFunction, OutputTag, to_be_defined
 from moorage_state.keyed import TimeDomain, ValueState
 
 _Columns: TypeAlias = "pa.Table | pa.RecordBatch"
@@ -319,6 +319,7 @@ class KeyedBatchFunction(KeyedProcessFunction):
         super().__init_subclass__(**options)
         cls.has_timers = cls.on_timers is not KeyedBatchFunction.on_timers
 
+    @to_be_defined
     def process_batch(
         self,
         keys: pa.Array,  # noqa: ARG002

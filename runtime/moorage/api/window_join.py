@@ -9,7 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.declarations import require_instance, type_ddl
-from moorage.api.functions import KeyedCoProcessFunction, ProcessContext, RuntimeContext
+from moorage.api.functions import (
+    KeyedCoProcessFunction,
+    OutputTag,
+    ProcessContext,
+    RuntimeContext,
+)
 from moorage.api.join_functions import (
     SELECT_OR_APPLY,
     SIDES,
@@ -162,7 +167,14 @@ class CoGroupedWindows(Unfinished):
         self._windows = windows
 
     def apply(
-        self, function: CoGroupFunction, *, uid: str, output: str, **options: Any
+        self,
+        function: CoGroupFunction,
+        *,
+        uid: str,
+        output: str,
+        null_key: str = "fail",
+        bad_time: str = "fail",
+        side_outputs: Sequence[OutputTag] = (),
     ) -> "DataStream":
         """Apply a function to all rows of both sides in each window that fires.
 
@@ -170,7 +182,7 @@ class CoGroupedWindows(Unfinished):
 
         Args:
             output: DDL of the rows that the function gives.
-            options: see `ConnectedStreams.process`.
+            null_key, bad_time, side_outputs: see `ConnectedStreams.process`.
 
         Raises:
             UserError: it is no `CoGroupFunction`; or see `ConnectedStreams.process`.
@@ -178,7 +190,14 @@ class CoGroupedWindows(Unfinished):
         require_instance("co_group takes", CoGroupFunction, uid, function)
         rows = [type_ddl(keyed.stream.schema) for keyed in self._streams.inputs]
         operator = WindowJoinOperator(self._windows, rows, function)
-        return self._streams.process(operator, uid=uid, output=output, **options)
+        return self._streams.process(
+            operator,
+            uid=uid,
+            output=output,
+            null_key=null_key,
+            bad_time=bad_time,
+            side_outputs=side_outputs,
+        )
 
 
 class JoinedStreams(Unfinished):
@@ -220,19 +239,33 @@ class JoinedWindows(Unfinished):
         self._times = WINDOW_TIMES if windows.assigner.domain is not None else ()
 
     def apply(
-        self, function: JoinFunction, *, uid: str, output: str, **options: Any
+        self,
+        function: JoinFunction,
+        *,
+        uid: str,
+        output: str,
+        null_key: str = "fail",
+        bad_time: str = "fail",
+        side_outputs: Sequence[OutputTag] = (),
     ) -> "DataStream":
         """Apply a function to each pair of a left and a right row in each window that fires.
 
         Args:
             output: DDL of the rows that the function gives.
-            options: see `ConnectedStreams.process`.
+            null_key, bad_time, side_outputs: see `ConnectedStreams.process`.
 
         Raises:
             UserError: it is no `JoinFunction`; or see `ConnectedStreams.process`.
         """
         require_instance("join takes", JoinFunction, uid, function)
-        return self._groups.apply(_Pairs(function), uid=uid, output=output, **options)
+        return self._groups.apply(
+            _Pairs(function),
+            uid=uid,
+            output=output,
+            null_key=null_key,
+            bad_time=bad_time,
+            side_outputs=side_outputs,
+        )
 
     def select(
         self, *, uid: str, null_key: str = "fail", bad_time: str = "fail", **named: str

@@ -3,7 +3,7 @@
 What `KeyedStream.window` gives. Called by job files.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.aggregates import Aggregate, bound
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from moorage.api.functions import OutputTag
     from moorage.api.streams import DataStream, KeyedStream
 
-WINDOW_COLUMNS = "window_start timestamp, window_end timestamp"
+TIME_COLUMNS = ("window_start", "window_end")
 
 
 class WindowedStream(Unfinished):
@@ -56,26 +56,31 @@ class WindowedStream(Unfinished):
                 type, or two columns have one name; or see `KeyedStream.process`.
         """
         stream = self._keyed.stream.schema
-        aggregates = bound(uid, named, stream)
         timed = self._windows.assigner.domain is not None
-        times = [WINDOW_COLUMNS] if timed else []
-        columns = [ddl_of(stream, self._keyed.columns), *times, aggregates.output]
-        options = {"null_key": null_key, "bad_time": bad_time}
+        times = TIME_COLUMNS if timed else ()
+        aggregates = bound(uid, named, stream, (*self._keyed.columns, *times))
+        columns = [f"{name} timestamp" for name in times]
+        columns = [ddl_of(stream, self._keyed.columns), *columns, aggregates.output]
         contents = Aggregated(aggregates, timed=timed)
-        made = self._operator(contents, uid, ", ".join(columns), options)
+        made = self._operator(contents, uid, ", ".join(columns), null_key, bad_time)
         if self._windows.assigner.domain is not TimeDomain.EVENT_TIME:
             return made
         return made.timed_by("window_end", shift_ms=-1, window_start="window_start")
 
     def reduce(
-        self, function: Callable[[Any, Any], Any], *, uid: str, **options: Any
+        self,
+        function: Callable[[Any, Any], Any],
+        *,
+        uid: str,
+        null_key: "str | OutputTag" = "fail",
+        bad_time: "str | OutputTag" = "fail",
     ) -> "DataStream":
         """One row for a window that fires: its rows, reduced two by two.
 
         Args:
             function: of two rows, named tuples of the stream's columns; it gives such a row, or a
                 tuple or a dict. It is associative and changes neither.
-            options: as for `KeyedStream.process`.
+            null_key, bad_time: see `KeyedStream.process`.
 
         Raises:
             UserError: it is no function; or see `KeyedStream.process`.
@@ -88,28 +93,43 @@ class WindowedStream(Unfinished):
                 f"write lambda one, other: ..."
             )
         stream = self._keyed.stream.schema
-        return self._operator(Reduced(type_ddl(stream), function), uid, ddl_of(stream), options)
+        contents = Reduced(type_ddl(stream), function)
+        return self._operator(contents, uid, ddl_of(stream), null_key, bad_time)
 
     def process(
-        self, function: ProcessWindowFunction, *, uid: str, output: str, **options: Any
+        self,
+        function: ProcessWindowFunction,
+        *,
+        uid: str,
+        output: str,
+        null_key: "str | OutputTag" = "fail",
+        bad_time: "str | OutputTag" = "fail",
+        side_outputs: "Sequence[OutputTag]" = (),
     ) -> "DataStream":
         """What a function makes of all rows of a window that fires.
 
         Args:
             output: DDL of the rows that the function gives.
-            options: as for `KeyedStream.process`.
+            null_key, bad_time, side_outputs: see `KeyedStream.process`.
 
         Raises:
             UserError: it is no `ProcessWindowFunction`; or see `KeyedStream.process`.
         """
         require_instance("process of a window takes", ProcessWindowFunction, uid, function)
         row = type_ddl(self._keyed.stream.schema)
-        return self._operator(Collected(row, function), uid, output, options)
+        contents = Collected(row, function)
+        return self._operator(contents, uid, output, null_key, bad_time, side_outputs)
 
     def _operator(
-        self, contents: Contents, uid: str, output: str, options: Mapping[str, Any]
+        self,
+        contents: Contents,
+        uid: str,
+        output: str,
+        null_key: "str | OutputTag",
+        bad_time: "str | OutputTag",
+        side_outputs: "Sequence[OutputTag]" = (),
     ) -> "DataStream":
-        sides, late = list(options.get("side_outputs", ())), self._windows.late
+        sides, late = list(side_outputs), self._windows.late
         if late is not None and late.ddl is not None:
             raise UserError(
                 f"late rows go to a side output as they came, so it has the columns of the stream; "
@@ -120,5 +140,10 @@ class WindowedStream(Unfinished):
         by_columns = by_column(self._windows, contents, self._keyed.columns)
         function = by_columns or WindowOperator(self._windows, contents)
         return self._keyed.process(
-            function, uid=uid, output=output, **{**options, "side_outputs": sides}
+            function,
+            uid=uid,
+            output=output,
+            null_key=null_key,
+            bad_time=bad_time,
+            side_outputs=sides,
         )

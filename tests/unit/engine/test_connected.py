@@ -143,6 +143,9 @@ def test_what_cannot_be_connected_is_refused_with_what_to_do():
 class Plain(KeyedProcessFunction):
     """For one stream."""
 
+    def process(self, row, ctx):
+        """Gives nothing."""
+
 
 def test_rows_without_a_key_or_a_time_are_counted_over_both_streams():
     rows: list[Any] = [
@@ -340,7 +343,7 @@ def test_a_null_key_that_an_operator_sent_is_told_with_that_operator():
 
 
 class _Same(KeyedBroadcastProcessFunction):
-    def process(self, row, ctx):
+    def process_element(self, row, ctx):
         yield ctx.key, row.at
 
     def process_broadcast_element(self, row, ctx):

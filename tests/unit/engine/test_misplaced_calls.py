@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from moorage import FileSink, MapStateDescriptor, Tumbling, sum_
+from moorage import Count, FileSink, MapStateDescriptor, Tumbling, avg, count, max_, sum_
 from moorage.testing import run_job
 from moorage_state.errors import UserError
 
@@ -44,6 +44,7 @@ def test_spark_may_not_take_files_away_that_a_restore_reads_again(source, option
 
 
 NO_PATH: Any = 3
+PANES = Tumbling("1m", time="processing")
 STATE = MapStateDescriptor("rules", "string", "long")
 FIRST = "is a call of a KeyedStream, and this is a DataStream: call key_by"
 OPERATOR = "call process, window or another operator first"
@@ -64,6 +65,7 @@ EVENT_TIME = 'call with_event_time("column", max_delay="10s")'
         (lambda s: s.reduce(max), 'has no reduce: call key_by("column"), then window('),
         (lambda s: s.with_event_time("n", idle="1m"), "'idle': did you mean idle_after?"),
         (lambda s: s.unoin(s), "a DataStream has no unoin: did you mean union?"),
+        (lambda s: s.window_all(PANES), 'has no window_all: call key_by("all").window('),
         (lambda s: s.key_by("user").windw(Tumbling("1m")), "did you mean window?"),
         (lambda s: s.sink_to(FileSink(NO_PATH), uid="x"), "path is text or a pathlib.Path: path=3"),
     ],
@@ -72,7 +74,6 @@ def test_it_is_said_what_to_call_instead(call, said):
     assert said in building(call)
 
 
-PANES = Tumbling("1m", time="processing")
 BEFORE = "call it before key_by, as in stream."
 
 
@@ -94,6 +95,14 @@ BEFORE = "call it before key_by, as in stream."
         (lambda s: s.window(PANES).join(s), 'join first, as in one.key_by("id").join('),
         (lambda s: s.window(PANES).allowed_lateness("1m"), ', allowed_lateness="5m")'),
         (lambda s: s.window(PANES).side_output_late_data(1), ', late=OutputTag("late"))'),
+        (
+            lambda s: s.window(PANES).sum("n", uid="x"),
+            'name the result, as in aggregate(uid="...",',
+        ),
+        (
+            lambda s: s.window(PANES).count(uid="x"),
+            'name the result, as in aggregate(uid="...", n=',
+        ),
         (lambda s: s.join(s).where("user"), "the key that key_by("),
         (lambda s: s.join(s).window(PANES).allowedLateness("1m"), ', allowed_lateness="5m")'),
         (lambda s: s.co_group(s).window(PANES).sideOutputLateData(1), "and counts them; for fewer"),
@@ -116,6 +125,133 @@ def test_a_join_says_what_becomes_of_its_late_rows(call, said):
     assert "has no argument 'late': " in told
     assert said in told
     assert "did you mean" not in told
+
+
+NEVER: Any = None
+
+
+@pytest.mark.parametrize(
+    ("call", "form"),
+    [
+        (lambda s, **more: s.count(uid="x", **more), "count(*, uid, null_key="),
+        (lambda s, **more: s.sum("n", uid="x", **more), "sum(column, *, uid, "),
+        (lambda s, **more: s.min("n", uid="x", **more), "min(column, *, uid, "),
+        (lambda s, **more: s.max("n", uid="x", **more), "max(column, *, uid, "),
+        (lambda s, **more: s.deduplicate("n", uid="x", **more), "deduplicate(*columns, uid, by="),
+        (lambda s, **more: s.top_n(1, by="n", uid="x", **more), "top_n(n, *, by, uid, "),
+        (lambda s, **more: s.window(PANES).reduce(max, uid="x", **more), "reduce(function, *, uid"),
+        (
+            lambda s, **more: s.window(PANES).process(NEVER, uid="x", output="n long", **more),
+            "process(function, *, uid, output, ",
+        ),
+        (
+            lambda s, **more: s.join(s).window(PANES).apply(NEVER, uid="x", output="", **more),
+            "apply(function, *, uid, output, ",
+        ),
+        (
+            lambda s, **more: s.co_group(s).window(PANES).apply(NEVER, uid="x", output="", **more),
+            "apply(function, *, uid, output, ",
+        ),
+        (
+            lambda s, **more: (
+                s.interval_join(s).between("0s", "1m").process(NEVER, uid="x", output="", **more)
+            ),
+            "process(function, *, uid, output, ",
+        ),
+        (
+            lambda s, **more: s.temporal_join(s).apply(NEVER, uid="x", output="", **more),
+            "apply(function, *, uid, output, ",
+        ),
+        (
+            lambda s, **more: s.connect(s.stream, STATE).process(NEVER, uid="x", output="", **more),
+            "process(function, *, uid, output, ",
+        ),
+    ],
+)
+def test_arguments_that_a_call_would_only_pass_on_are_told_by_that_call(call, form):
+    told = building(lambda stream: call(timed(stream), nul_key="drop"))
+    name = form.partition("(")[0]
+    assert f"{name} has no argument 'nul_key': did you mean null_key?; write {form}" in told
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda s: s.window(PANES).reduce(max, uid="x", output="n long"),
+            "reduce has no argument 'output': its rows have the columns of the stream; write",
+        ),
+        (
+            lambda s: s.deduplicate(uid="x", subset=["n"]),
+            "deduplicate has no argument 'subset': columns beside the key are by=",
+        ),
+        (
+            lambda s: s.deduplicate(by="nn", uid="x"),
+            "deduplicate takes names of columns: uid=x column='nn' columns=['user', 'n']; did you",
+        ),
+        (
+            lambda s: s.deduplicate(["n"], uid="x"),
+            "deduplicate takes names of columns: uid=x column=['n']",
+        ),
+        (lambda s: s.top_n(1, by=["n"], uid="x"), "top_n takes names of columns: uid=x column=['n"),
+        (
+            lambda s: s.top_n(1, by="n", uid="x").key_by("n").top_n(1, by="n", uid="y"),
+            "top_n gives rows a column rank, and the stream has one: uid=y columns=['rank']; ren",
+        ),
+    ],
+)
+def test_a_call_that_is_wrong_is_named_with_what_to_write(call, said):
+    assert said in building(lambda stream: call(timed(stream)))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda s: s.max("user", uid="x"), "user=max_('user') columns=['user']; name it otherwise"),
+        (lambda s: s.max("user", uid="x"), ", as in aggregate(uid='x', user_max=max_('user'))"),
+        (lambda s: s.aggregate(uid="x", User=count()), "User=count() columns=['user']"),
+        (lambda s: s.aggregate(uid="x", n=count(), N=sum_("n")), "N=sum_('n') columns=['user', 'n"),
+        (
+            lambda s: s.window(PANES).aggregate(uid="x", window_start=count()),
+            "window_start=count() columns=['user', 'window_start', 'window_end']; name it",
+        ),
+        (
+            lambda s: s.aggregate(uid="x", n_sum=sum_("n"), n=avg("n")),
+            "n=avg('n') names=['n_sum']; rename one of the two",
+        ),
+    ],
+)
+def test_a_result_that_has_the_name_of_another_column_is_told_another(call, said):
+    assert said in building(lambda stream: call(timed(stream)))
+
+
+def test_windows_without_times_leave_their_names_free():
+    def build(env):
+        stream = env.read_stream("in", "json", schema="user string, n long", path="in")
+        windows = stream.key_by("user").window(Count(2))
+        windows.aggregate(uid="x", window_end=max_("n")).sink_to(FileSink("out"), uid="out")
+
+    assert run_job(build, {"in": [("a", 1), ("a", 5)]})["out"] == [("a", 5)]
+
+
+@pytest.mark.parametrize(
+    ("named", "left"),
+    [
+        ({}, [("a", 1, 1)]),
+        ({"by": "n"}, [("a", 1, 1), ("a", 2, 1)]),
+        ({"by": ["n", "m"]}, [("a", 1, 1), ("a", 1, 2), ("a", 2, 1)]),
+    ],
+)
+def test_deduplicate_takes_its_columns_one_after_another_or_by_name(named, left):
+    def build(env):
+        stream = env.read_stream("in", "json", schema="user string, n long, m long", path="in")
+        columns = [named["by"]] if isinstance(named.get("by"), str) else named.get("by", ())
+        keyed = stream.key_by("user")
+        keyed.deduplicate(uid="named", **named).sink_to(FileSink("named"), uid="as-named")
+        keyed.deduplicate(*columns, uid="listed").sink_to(FileSink("listed"), uid="as-listed")
+
+    out = run_job(build, {"in": [("a", 1, 1), ("a", 1, 2), ("a", 2, 1), ("a", 1, 1)]})
+    assert sorted(out["as-named"]) == sorted(out["as-listed"]) == left
 
 
 LETTERS = "['user', 'n']; did you mean "

@@ -11,8 +11,11 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from moorage import (
+    CoGroupFunction,
     FileSink,
+    JoinFunction,
     KeyedBatchFunction,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -384,6 +387,76 @@ def test_a_method_that_cannot_be_called_is_refused_with_the_form_that_can(functi
     with pytest.raises(UserError, match=r"cannot be called with .* method=Mine\.") as caught:
         made()
     assert str(caught.value).endswith(f"write def {says}")
+
+
+def of_windows(function):
+    window = Tumbling("1m", time="processing")
+    return lambda s: s.window(window).process(function, uid="w", output=STREAM)
+
+
+def of_joins(kind, function):
+    window = Tumbling("1m", time="processing")
+
+    def build(one, other):
+        met = one.join(other) if kind is JoinFunction else one.co_group(other)
+        return met.window(window).apply(function, uid="w", output=STREAM)
+
+    return build
+
+
+def does_nothing(_self, *_given):
+    """A method of any form."""
+
+
+@pytest.mark.parametrize(
+    ("base", "theirs", "says"),
+    [
+        (KeyedProcessFunction, "process_element", "process(self, row, ctx) in place of process_e"),
+        (KeyedProcessFunction, "processElement", "process(self, row, ctx) in place of processEl"),
+        (KeyedProcessFunction, "on_timer", "process(self, row, ctx)"),
+        (KeyedBatchFunction, "process", "process_batch(self, keys, table, ctx)"),
+        (KeyedCoProcessFunction, "process_element1", "process_element2(self, row, ctx)"),
+        (ProcessWindowFunction, "process_window", "process(self, key, ctx, rows) in place of pro"),
+        (JoinFunction, "apply", "join(self, left, right, ctx)"),
+        (CoGroupFunction, "coGroup", "co_group(self, lefts, rights, ctx) in place of coGroup"),
+    ],
+)
+def test_a_function_without_the_method_that_is_called_is_refused_before_it_runs(base, theirs, says):
+    function: Any = method(base, theirs, does_nothing)
+    second = None
+    if base is ProcessWindowFunction:
+        function = of_windows(function)
+    if base in {JoinFunction, CoGroupFunction}:
+        function = of_joins(base, function)
+    if base in {JoinFunction, CoGroupFunction, KeyedCoProcessFunction}:
+        second = SecondStream(STREAM, "user")
+    output = STREAM if isinstance(function, KeyedProcessFunction) else ""
+    with pytest.raises(
+        UserError, match=r"a method is not defined: uid=\w+ method=Mine\."
+    ) as caught:
+        KeyedHarness(function, STREAM, "user", output, second=second)
+    assert f"; write def {says}" in str(caught.value)
+
+
+def test_a_method_may_be_defined_by_a_class_of_the_authors_or_by_the_instance():
+    class Base(KeyedProcessFunction):
+        def process(self, row, ctx):
+            return self.rows_of(row)
+
+        def rows_of(self, row):
+            raise NotImplementedError
+
+    class Derived(Base):
+        def rows_of(self, row):
+            return [(row.user, row.n)]
+
+    class Given(KeyedProcessFunction):
+        def __init__(self, process):
+            self.process = process  # type: ignore[method-assign]  # that is what is tested
+
+    for function in (Derived(), Given(lambda row, _ctx: [(row.user, row.n)])):
+        with harness(function) as one:
+            assert one.process(("a", 1)) == [("a", 1)]
 
 
 def test_what_is_called_as_ours_is_taken_however_it_is_written():
