@@ -391,8 +391,16 @@ def named(name: str, home: ModuleType = moorage) -> str:
     text = f"### {name}\n\n" + documented(thing, name)
     if not inspect.isclass(thing):
         return text
+    above = [one for one in thing.__mro__[1:] if one.__module__.startswith("moorage")]
+    told_there = [one for one in above if getattr(home, one.__name__, None) is one]
+    if told_there:
+        links = ", ".join(f"[{one.__name__}](#{one.__name__.lower()})" for one in told_there)
+        text += f"\n\nAlso has what is under {links}."
+    members = dict(vars(thing))
+    for one in above:
+        members = members if one in told_there else vars(one) | members
     rows = []
-    for member, value in sorted(vars(thing).items()):
+    for member, value in sorted(members.items()):
         doc = inspect.getdoc(getattr(thing, member, None))
         told = callable(value) or isinstance(value, (property, classmethod, staticmethod))
         if member[0] == "_" or not doc or isinstance(value, type) or not told:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from moorage.api.functions import KeyedProcessFunction as KeyedProcessFunction
     from moorage.api.functions import OutputTag as OutputTag
     from moorage.api.functions import ProcessContext as ProcessContext
+    from moorage.api.functions import RichFunction as RichFunction
     from moorage.api.functions import RuntimeContext as RuntimeContext
     from moorage.api.functions import TimerService as TimerService
     from moorage.api.functions import WorkerContext as WorkerContext
@@ -144,6 +145,7 @@ _HOMES = {
         "KeyedProcessFunction",
         "OutputTag",
         "ProcessContext",
+        "RichFunction",
         "RuntimeContext",
         "TimerService",
         "WorkerContext",

@@ -266,7 +266,59 @@ class ProcessContext:
         self._emit(tag, row)
 
 
-class KeyedProcessFunction:
+class RichFunction:
+    """What all functions have: an instance is opened, works for some time, and is closed.
+
+    Attributes:
+        long_lived: say True in the class, and an instance lives as long as its worker: `open` is
+            called once, without state, for what is dear to make (a model, a client), and
+            `open_epoch` at the start of each epoch of any subtask that the worker runs. What it
+            keeps must change no output: a worker may end at any time, and a row may come to any.
+    """
+
+    long_lived: bool = False
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Get the state handles; called once before the first row.
+
+        Of a long-lived function called once in its worker, with a `WorkerContext`.
+        """
+
+    def open_epoch(self, ctx: RuntimeContext) -> None:
+        """Called at the start of each epoch, after `open`: a long-lived one gets its state here."""
+
+    def close(self) -> None:
+        """Release what `open` took; called once after the last row, also after a failure.
+
+        Of a long-lived function after a failure, and where another run takes its place; a worker
+        that ends calls nothing.
+        """
+
+
+class OfFunction(RichFunction):
+    """An operator that runs a function of a job's author: it lives as long, opens and closes it.
+
+    Its own state it gets in `open_epoch`, which is called of both kinds.
+    """
+
+    def __init__(self, function: RichFunction) -> None:
+        self._function = function
+        self.long_lived = function.long_lived
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """See `RichFunction`."""
+        self._function.open(ctx)
+
+    def open_epoch(self, ctx: RuntimeContext) -> None:
+        """See `RichFunction`."""
+        self._function.open_epoch(ctx)
+
+    def close(self) -> None:
+        """See `RichFunction`."""
+        self._function.close()
+
+
+class KeyedProcessFunction(RichFunction):
     """A function over the rows of one key at a time, with state and timers.
 
     Rows of a key come in this order: the order of their source partition; across source
@@ -279,10 +331,6 @@ class KeyedProcessFunction:
     called at the start of each epoch in each subtask.
 
     Attributes:
-        long_lived: say True in the class, and an instance lives as long as its worker: `open` is
-            called once, without state, for what is dear to make (a model, a client), and
-            `open_epoch` at the start of each epoch of any subtask that the worker runs. What it
-            keeps must change no output: a worker may end at any time, and a row may come to any.
         late_rows_dropped: how many rows the instance has dropped because they came too late: a
             function that drops some adds them, and a metric tells.
     """
@@ -296,17 +344,6 @@ class KeyedProcessFunction:
         """Look what the class handles, once."""
         super().__init_subclass__(**options)
         cls.has_timers = cls.on_timer is not KeyedProcessFunction.on_timer
-
-    long_lived: ClassVar[bool] = False
-
-    def open(self, ctx: RuntimeContext) -> None:
-        """Get the state handles; called once before the first row.
-
-        Of a long-lived function called once in its worker, with a `WorkerContext`.
-        """
-
-    def open_epoch(self, ctx: RuntimeContext) -> None:
-        """Called at the start of each epoch, after `open`: a long-lived one gets its state here."""
 
     @to_be_defined
     def process(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:  # noqa: ARG002
@@ -322,13 +359,6 @@ class KeyedProcessFunction:
         ignored.
         """
         raise TypeError(f"{type(self).__name__} does not define on_timer(timestamp, ctx)")
-
-    def close(self) -> None:
-        """Release what `open` took; called once after the last row, also after a failure.
-
-        Of a long-lived function after a failure, and where another run takes its place; a worker
-        that ends calls nothing.
-        """
 
 
 class KeyedCoProcessFunction(KeyedProcessFunction):

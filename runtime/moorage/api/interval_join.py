@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from moorage.api.declarations import ddl_of, parse_duration, require_instance, type_ddl
 from moorage.api.functions import (
     KeyedCoProcessFunction,
+    OfFunction,
     OutputTag,
     ProcessContext,
+    RichFunction,
     RuntimeContext,
     to_be_defined,
 )
@@ -58,22 +60,16 @@ class JoinContext:
         self._ctx.output(tag, row)
 
 
-class ProcessJoinFunction:
+class ProcessJoinFunction(RichFunction):
     """What is made of each pair that an interval join finds; it keeps no state."""
-
-    def open(self, ctx: RuntimeContext) -> None:
-        """Called once before the first row."""
 
     @to_be_defined
     def process_element(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any] | None:  # noqa: ARG002
         """Handle a pair, named tuples of their streams' columns; returns or yields output rows."""
         raise TypeError(f"{type(self).__name__} does not define process_element(left, right, ctx)")
 
-    def close(self) -> None:
-        """Called once after the last row."""
 
-
-class IntervalJoinOperator(KeyedCoProcessFunction):
+class IntervalJoinOperator(OfFunction, KeyedCoProcessFunction):
     """Keeps the rows of both streams for as long as others may come that belong to them.
 
     Args:
@@ -81,6 +77,8 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
         lower, upper: how far a right row is from a left one, at the least and at the most.
         late: of both streams, where late rows go; None drops them.
     """
+
+    _function: ProcessJoinFunction
 
     def __init__(
         self,
@@ -90,23 +88,19 @@ class IntervalJoinOperator(KeyedCoProcessFunction):
         upper: int,
         late: Sequence[OutputTag | None],
     ) -> None:
-        self._function = function
+        super().__init__(function)
         self._types = tuple(rows)
         # Of rows of the other side, relative to one of this side.
         self._bounds = ((lower, upper), (-upper, -lower))
         self._late = tuple(late)
 
-    def open(self, ctx: RuntimeContext) -> None:
+    def open_epoch(self, ctx: RuntimeContext) -> None:
         """Get the states: rows by their event time."""
         self._rows = [
             WaitingRows(ctx.get_map_state(waiting_rows(name, kind)))
             for name, kind in zip(INTERVAL_ROWS, self._types, strict=True)
         ]
-        self._function.open(ctx)
-
-    def close(self) -> None:
-        """Let the function release what it took."""
-        self._function.close()
+        super().open_epoch(ctx)
 
     def process_element1(self, row: Any, ctx: ProcessContext) -> Iterator[Any]:
         """Join a left row."""

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.declarations import type_ddl
-from moorage.api.functions import RuntimeContext, to_be_defined
+from moorage.api.functions import RichFunction, to_be_defined
 from moorage.api.misplaced import did_you_mean
 from moorage_state.errors import UserError
 
@@ -25,11 +25,8 @@ SELECT_OR_APPLY = (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class JoinFunction:
+class JoinFunction(RichFunction):
     """What is made of a pair of rows, by a join in windows or a temporal join."""
-
-    def open(self, ctx: RuntimeContext) -> None:
-        """Called once before the first row."""
 
     @to_be_defined
     def join(self, left: Any, right: Any, ctx: Any) -> Iterable[Any] | None:  # noqa: ARG002
@@ -41,15 +38,9 @@ class JoinFunction:
         """
         raise TypeError(f"{type(self).__name__} does not define join(left, right, ctx)")
 
-    def close(self) -> None:
-        """Called once after the last row."""
 
-
-class CoGroupFunction:
+class CoGroupFunction(RichFunction):
     """What is made of all rows that a key has in a window, of both sides."""
-
-    def open(self, ctx: RuntimeContext) -> None:
-        """Called once before the first row."""
 
     @to_be_defined
     def co_group(self, lefts: list[Any], rights: list[Any], ctx: Any) -> Iterable[Any] | None:  # noqa: ARG002
@@ -60,9 +51,6 @@ class CoGroupFunction:
             ctx: a `WindowContext`.
         """
         raise TypeError(f"{type(self).__name__} does not define co_group(lefts, rights, ctx)")
-
-    def close(self) -> None:
-        """Called once after the last row."""
 
 
 WINDOW_TIMES = ("window.start", "window.end")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from moorage.api.declarations import ddl_of, require_instance, type_ddl
 from moorage.api.functions import (
     KeyedCoProcessFunction,
+    OfFunction,
     OutputTag,
     ProcessContext,
     RuntimeContext,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from moorage.api.streams import DataStream
 
 
-class LatestVersionJoin(KeyedCoProcessFunction):
+class LatestVersionJoin(OfFunction, KeyedCoProcessFunction):
     """Joins rows with the version that came last; versions are the first stream.
 
     Args:
@@ -44,19 +45,17 @@ class LatestVersionJoin(KeyedCoProcessFunction):
         outer: rows that come before any version are joined with None.
     """
 
+    _function: JoinFunction
+
     def __init__(self, function: JoinFunction, version: str, *, outer: bool) -> None:
-        self._function = function
+        super().__init__(function)
         self._type = version
         self._outer = outer
 
-    def open(self, ctx: RuntimeContext) -> None:
+    def open_epoch(self, ctx: RuntimeContext) -> None:
         """Get the state."""
         self._latest = ctx.get_state(latest(self._type))
-        self._function.open(ctx)
-
-    def close(self) -> None:
-        """Let the function release what it took."""
-        self._function.close()
+        super().open_epoch(ctx)
 
     def process_element1(self, row: Any, ctx: ProcessContext) -> None:  # noqa: ARG002
         """Keep a version."""
@@ -70,7 +69,7 @@ class LatestVersionJoin(KeyedCoProcessFunction):
         return self._function.join(row, version, ctx)
 
 
-class VersionedJoin(KeyedCoProcessFunction):
+class VersionedJoin(OfFunction, KeyedCoProcessFunction):
     """Joins rows with the version of their event time; versions are the first stream.
 
     Args:
@@ -78,6 +77,8 @@ class VersionedJoin(KeyedCoProcessFunction):
         outer: rows from before the first version are joined with None.
         late: where late rows go; None drops them.
     """
+
+    _function: JoinFunction
 
     def __init__(
         self,
@@ -88,21 +89,17 @@ class VersionedJoin(KeyedCoProcessFunction):
         outer: bool,
         late: OutputTag | None,
     ) -> None:
-        self._function = function
+        super().__init__(function)
         self._types = row, version
         self._outer = outer
         self._late = late
 
-    def open(self, ctx: RuntimeContext) -> None:
+    def open_epoch(self, ctx: RuntimeContext) -> None:
         """Get the states: rows and versions by their event time."""
         row, version = self._types
         self._rows = WaitingRows(ctx.get_map_state(waiting_rows(ROWS, row)))
         self._versions = Versions(ctx.get_map_state(versions(version)))
-        self._function.open(ctx)
-
-    def close(self) -> None:
-        """Let the function release what it took."""
-        self._function.close()
+        super().open_epoch(ctx)
 
     def process_element1(self, row: Any, ctx: ProcessContext) -> None:
         """Keep a version; a late one counts for rows that are still to come."""

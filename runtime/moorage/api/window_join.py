@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from moorage.api.declarations import require_instance, type_ddl
 from moorage.api.functions import (
     KeyedCoProcessFunction,
+    OfFunction,
     OutputTag,
     ProcessContext,
     RuntimeContext,
@@ -50,43 +51,29 @@ def kept_row(rows: Sequence[str]) -> str:
     return f"struct<left:{left},right:{right}>"
 
 
-class _Groups(ProcessWindowFunction):
+class _Groups(OfFunction, ProcessWindowFunction):
     """A window's rows by their side."""
 
-    def __init__(self, function: CoGroupFunction) -> None:
-        self._function = function
-
-    def open(self, ctx: RuntimeContext) -> None:
-        self._function.open(ctx)
+    _function: CoGroupFunction
 
     def process(self, key: Any, ctx: WindowContext, rows: list[Any]) -> Iterable[Any] | None:  # noqa: ARG002
         lefts = [row.left for row in rows if row.left is not None]
         rights = [row.right for row in rows if row.right is not None]
         return self._function.co_group(lefts, rights, ctx)
 
-    def close(self) -> None:
-        self._function.close()
 
-
-class _Pairs(CoGroupFunction):
+class _Pairs(OfFunction, CoGroupFunction):
     """Every pair of a window's rows."""
 
-    def __init__(self, function: JoinFunction) -> None:
-        self._function = function
-
-    def open(self, ctx: RuntimeContext) -> None:
-        self._function.open(ctx)
+    _function: JoinFunction
 
     def co_group(self, lefts: list[Any], rights: list[Any], ctx: Any) -> Iterator[Any]:
         for left in lefts:
             for right in rights:
                 yield from self._function.join(left, right, ctx) or ()
 
-    def close(self) -> None:
-        self._function.close()
 
-
-class WindowJoinOperator(ByEnd, KeyedCoProcessFunction):
+class WindowJoinOperator(ByEnd, OfFunction, KeyedCoProcessFunction):
     """Puts rows of both streams into the windows of one operator.
 
     Args:
@@ -96,6 +83,7 @@ class WindowJoinOperator(ByEnd, KeyedCoProcessFunction):
     def __init__(self, windows: Windowing, rows: Sequence[str], function: CoGroupFunction) -> None:
         kept = Collected(kept_row(rows), _Groups(function))
         self._windows = WindowOperator(windows, kept)
+        super().__init__(self._windows)
         self.by_end = self._windows.by_end
 
     @property
@@ -107,14 +95,10 @@ class WindowJoinOperator(ByEnd, KeyedCoProcessFunction):
     def late_rows_dropped(self, count: int) -> None:
         self._windows.late_rows_dropped = count
 
-    def open(self, ctx: RuntimeContext) -> None:
+    def open_epoch(self, ctx: RuntimeContext) -> None:
         """Get the states of the windows."""
         self._windows.earlier = self.earlier
-        self._windows.open(ctx)
-
-    def close(self) -> None:
-        """Let the function release what it took."""
-        self._windows.close()
+        super().open_epoch(ctx)
 
     def process_element1(self, row: Any, ctx: ProcessContext) -> Iterator[Any]:
         """Add a left row to its windows."""

@@ -17,7 +17,9 @@ from typing import Any
 from moorage.api.aggregates import Aggregates
 from moorage.api.functions import (
     KeyedProcessFunction,
+    OfFunction,
     ProcessContext,
+    RichFunction,
     RuntimeContext,
     TimerService,
 )
@@ -65,15 +67,11 @@ class Contents:
 
     Attributes:
         descriptor: of the state; it has `get`, `add` and `clear`, and merges.
+        function: of the job's author; where there is none, one that does nothing.
     """
 
     descriptor: StateDescriptor
-
-    def open(self, ctx: RuntimeContext) -> None:
-        """Called once before the first row."""
-
-    def close(self) -> None:
-        """Called once after the last row."""
+    function = RichFunction()
 
     def results(self, kept: Any, ctx: WindowContext) -> Iterable[Any] | None:
         """The output rows of a window that fires."""
@@ -110,21 +108,13 @@ class Collected(Contents):
     """All rows; what a function makes of them comes out."""
 
     def __init__(self, row: str, function: ProcessWindowFunction) -> None:
-        self._function = function
+        self.function: ProcessWindowFunction = function
         self.descriptor = ListStateDescriptor(CONTENTS, row)
-
-    def open(self, ctx: RuntimeContext) -> None:
-        """See `Contents`."""
-        self._function.open(ctx)
-
-    def close(self) -> None:
-        """See `Contents`."""
-        self._function.close()
 
     def results(self, kept: Any, ctx: WindowContext) -> Iterable[Any] | None:
         """See `Contents`."""
         rows = list(kept)
-        return self._function.process(ctx.key, ctx, rows) if rows else None
+        return self.function.process(ctx.key, ctx, rows) if rows else None
 
 
 def _instant(time_ms: int) -> datetime.datetime:
@@ -220,17 +210,18 @@ class _WindowSet:
         return [(*window, *self._homes[window]) for window in self._in_order] or None
 
 
-class WindowOperator(ByEnd, KeyedProcessFunction):
+class WindowOperator(ByEnd, OfFunction, KeyedProcessFunction):
     """Puts rows into windows and gives their results."""
 
     def __init__(self, windows: Windowing, contents: Contents) -> None:
+        super().__init__(contents.function)
         self._windows = windows
         self._what = contents
         self._assigner, self._trigger = windows.assigner, windows.trigger
         self.by_end = windows.by_end
         self._domain = windows.assigner.domain
 
-    def open(self, ctx: RuntimeContext) -> None:
+    def open_epoch(self, ctx: RuntimeContext) -> None:
         """Get the states."""
         self._contents = ctx.get_namespaced_state(self._what.descriptor, NAMESPACE)
         self._counts: Any = None
@@ -240,11 +231,7 @@ class WindowOperator(ByEnd, KeyedProcessFunction):
             self._counts = ctx.get_namespaced_state(descriptor, NAMESPACE)
         if self._assigner.merges or self._trigger.wakes:
             self._set = _WindowSet(ctx.get_state(ValueStateDescriptor(WINDOWS, WINDOW_SET)))
-        self._what.open(ctx)
-
-    def close(self) -> None:
-        """Let the function of the windows release what it took."""
-        self._what.close()
+        super().open_epoch(ctx)
 
     # -- rows ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from enum import Flag
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from moorage.api.declarations import parse_duration, require_forms
-from moorage.api.functions import OutputTag, RuntimeContext, to_be_defined
+from moorage.api.functions import OutputTag, RichFunction, to_be_defined
 from moorage_state.errors import Bug, UserError
 from moorage_state.keyed import TimeDomain
 
@@ -439,22 +439,17 @@ class WindowContext:
         self._emit(tag, row)
 
 
-class ProcessWindowFunction:
+class ProcessWindowFunction(RichFunction):
     """A function over all rows of a window that fires; they are kept until the window is gone.
 
-    Where an aggregate will do, take `aggregate`: it keeps one small value for a window.
+    Where an aggregate will do, take `aggregate`: it keeps one small value for a window. State that
+    it gets is that of the key, which all its windows share.
     """
-
-    def open(self, ctx: RuntimeContext) -> None:
-        """Get handles of state of the key, which all its windows share."""
 
     @to_be_defined
     def process(self, key: Any, ctx: WindowContext, rows: list[Any]) -> Iterable[Any] | None:  # noqa: ARG002
         """Give output rows for a window, of its rows in the order in which they came."""
         raise TypeError(f"{type(self).__name__} does not define process(key, ctx, rows)")
-
-    def close(self) -> None:
-        """Release what `open` took."""
 
 
 @dataclass(frozen=True)
