@@ -228,7 +228,7 @@ def _store(stack: ExitStack) -> dict[str, str]:
         return list_snapshots(directories_of(where), now), describe(find(where))
 
     with redirect_stdout(StringIO()):
-        report(where, output=folder / "report.html")
+        report(where, out=folder / "report.html")
     return {
         "store": _drawn(stack, partial(drawn_store, look, str)),
         "report": (folder / "report.html").as_uri(),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moorage.cli.output import Output, print_found
 from moorage.driver.types import JobProgress, RunOptions, RunResult
 from moorage.redaction import Redactor
 from moorage_api import StatefulSparkJob
@@ -91,9 +92,10 @@ def watched(
 def report(
     directory: Store,
     *,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")
-    ] = Path("report.html"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path(
+        "report.html"
+    ),
+    output: Output = "table",
 ) -> None:
     """Write what a store holds, without any job, as one HTML file that needs nothing else."""
     from moorage.page.render import rendered
@@ -102,13 +104,13 @@ def report(
     now = datetime.now(UTC)
     text = rendered(page_of_store(*_look(directory, now), now, Redactor(os.environ)))
     try:
-        output.write_text(text, encoding="utf-8")
+        out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(
-            f"the report cannot be written: path={output} error={error.strerror}; name another "
-            f"file with --output"
+            f"the report cannot be written: path={out} error={error.strerror}; name another "
+            f"file with --out"
         ) from error
-    typer.echo(str(output))
+    print_found("report", {"file": str(out)}, output, lambda _: typer.echo(str(out)))
 
 
 def ui(
@@ -117,6 +119,7 @@ def ui(
     page: Annotated[
         int, typer.Option(metavar="PORT", min=1, max=65535, help="Where it is served.")
     ] = PAGE_PORT,
+    output: Output = "table",
 ) -> None:
     """Show what a store holds, without any job, at http://localhost:7780 until Ctrl-C."""
     from moorage.page.render import drawn_store
@@ -127,7 +130,7 @@ def ui(
     server = PageServer(
         partial(drawn_store, look, Redactor(os.environ)), port=page, seconds=_STORE_SECONDS
     )
-    typer.echo(server.url)
+    print_found("ui", {"url": server.url}, output, lambda _: typer.echo(server.url))
     try:
         _wait()
     except KeyboardInterrupt:

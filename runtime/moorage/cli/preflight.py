@@ -112,10 +112,16 @@ def preflight(
     Here the job file is imported and its graph built, and what would be restored is read. Of a
     cluster it is asked whether it would take the pods, and has room for them.
     """
-    job, no_job = _job_for(manifest, "local", target)
-    there, no_cluster = _job_for(manifest, "cluster", target)
-    if job is None and there is None:
-        checked_job(manifest, "local")  # it is for neither: this says all that is wrong
+    try:
+        job, no_job = _job_for(manifest, "local", target)
+        there, no_cluster = _job_for(manifest, "cluster", target)
+        if job is None and there is None:
+            checked_job(manifest, "local")  # it is for neither: this says all that is wrong
+    except ManifestError as error:
+        if output == "table":
+            raise
+        _tell_wrong(error, target, output)
+        raise typer.Exit(exit_code(error)) from None
     sent = _Pod(restore, timeout) if pod else None
     if sent is not None and there is not None:
         sent.path(there)
@@ -131,9 +137,21 @@ def preflight(
     if output != "table":
         ok = "failed" not in {local.outcome, cluster.outcome} and no_answer is None
         name = (job or there or checked_job(manifest, "local")).name
-        fields = {"job": name, "ok": ok, "local": local, "cluster": cluster}
+        fields = {"job": name, "ok": ok, "local": local, "cluster": cluster, "problems": ()}
         print_document("preflight", fields, output)
     _end(refused, cluster, no_answer, told=there is not None)
+
+
+def _tell_wrong(error: ManifestError, target: str, output: Output) -> None:
+    """Print what is wrong with a manifest, as `validate` does, in the document of all others."""
+    where = {
+        place: kind("failed", str(error.problems[0]))
+        if target in (place, "both")
+        else kind("unknown", f"--for {target}")
+        for place, kind in (("local", Here), ("cluster", There))
+    }
+    fields = {"job": None, "ok": False, **where, "problems": error.problems}
+    print_document("preflight", fields, output)
 
 
 def _end(

@@ -12,6 +12,7 @@ import typer
 import yaml
 
 from moorage.cli.checks import checked_job, namespace_of
+from moorage.cli.output import Output, print_document
 from moorage_api import ManifestError, Problem, StatefulSparkJob, cluster_problems
 from moorage_api.crds import job_crd, snapshot_crd
 from moorage_api.explain import judge
@@ -67,6 +68,7 @@ def render(
     definitions: Annotated[
         bool, typer.Option(help="With the definitions, which a cluster needs once.")
     ] = True,
+    output: Output = "table",
 ) -> None:
     """Print manifests for kubectl: the definitions, the drivers' account, and a job."""
     job: dict[str, Any] | None = None
@@ -96,6 +98,10 @@ def render(
     if job is not None:
         documents.append(job)
         parts.append(f"the job {job['metadata']['name']}")
+    if output != "table":
+        # A list of Kubernetes, so that kubectl takes this, too.
+        print_document("render", {"apiVersion": "v1", "kind": "List", "items": documents}, output)
+        return
     typer.echo(_HEAD.format(what=", ".join(parts)), nl=False)
     typer.echo(yaml.safe_dump_all(documents, sort_keys=False, explicit_start=True), nl=False)
 

@@ -25,7 +25,7 @@ FINISHED = RunResult(RunOutcome.FINISHED, 41, 5, 1.0)
 
 def test_a_report_of_a_store_is_one_file(moorage, directory, tmp_path):
     path = tmp_path / "out.html"
-    status, out, _ = moorage("report", directory, "-o", path)
+    status, out, _ = moorage("report", directory, "--out", path)
     assert (status, out.strip()) == (0, str(path))
     html = path.read_text()
     assert "<td>--restore chk-3</td>" in html
@@ -48,9 +48,18 @@ def test_a_stores_page_draws_the_graph_that_its_restore_point_has(directory):
 
 
 def test_a_report_that_cannot_be_written_is_a_clear_error(moorage, directory, tmp_path):
-    status, _, err = moorage("report", directory, "-o", tmp_path / "nowhere" / "out.html")
+    status, _, err = moorage("report", directory, "--out", tmp_path / "nowhere" / "out.html")
     assert status != 0
     assert "the report cannot be written" in err
+    assert "name another file with --out" in err
+
+
+def test_where_a_report_is_is_told_to_programs(moorage, directory, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = moorage("report", directory, "-o", "json")
+    assert status == 0
+    assert json.loads(out) == {"format": 1, "command": "report", "file": "report.html"}
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["report.html"]
 
 
 def test_a_run_shows_its_page_while_it_runs(moorage, job_file, free_port):
@@ -136,6 +145,13 @@ def test_a_store_is_served_without_a_job(moorage, directory, free_port, monkeypa
     status, out, _ = moorage("ui", directory, "--page", free_port)
     assert (status, out) == (0, f"http://localhost:{free_port}\n")
     assert "chk-3" in seen[0]
+    status, out, _ = moorage("ui", directory, "--page", free_port, "-o", "json")
+    assert (status, len(seen)) == (0, 2)
+    assert json.loads(out) == {
+        "format": 1,
+        "command": "ui",
+        "url": f"http://localhost:{free_port}",
+    }
 
 
 def test_what_is_no_store_is_told_and_not_served(moorage, tmp_path, free_port):

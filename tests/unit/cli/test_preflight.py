@@ -530,3 +530,21 @@ def test_a_pod_is_told_by_a_url_what_to_restore(moorage, kubectl, manifest):
     assert "a pod is told by a URL what to restore: given=chk-3" in err
     assert "kubectl moorage history clicks shows them" in err
     assert asked == [], "the cluster was asked in vain"
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_what_is_wrong_with_a_manifest_is_there_for_programs_as_validate_has_it(moorage, for_both):
+    for_both.write_text(for_both.read_text().replace("parallelism:", "paralelism:"))
+    _, told, _ = moorage("validate", for_both, "-o", "json")
+    problems = json.loads(told)["problems"]
+    assert len(problems) == 2
+    for target, tried in (("both", {"failed"}), ("local", {"failed", "unknown"})):
+        status, out, err = moorage("preflight", for_both, "--for", target, "-o", "json")
+        found = json.loads(out)
+        assert (status, err) == (2, "")
+        assert (found["job"], found["ok"], found["problems"]) == (None, False, problems)
+        assert {found[place]["outcome"] for place in ("local", "cluster")} == tried
+        assert problems[0]["reason"] in found["local"]["detail"]
+    status, out, err = moorage("preflight", for_both)
+    assert (status, out) == (2, "")
+    assert "paralelism" in err

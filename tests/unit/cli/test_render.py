@@ -1,5 +1,6 @@
 """`moorage render`: plain manifests of what a job needs on a cluster."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,21 @@ def test_a_job_comes_with_the_definitions_and_the_account_of_its_driver(moorage,
     assert namespaces == {None, "streams"}
     assert out.startswith("# Made by `moorage render`: the definitions, the drivers' account mine")
     assert "Not in here: the operator" in out
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_for_programs_it_is_one_list_that_kubectl_takes(moorage, cluster_job, output):
+    _, out, _ = moorage("render", cluster_job)
+    status, found, err = moorage("render", cluster_job, "-o", output)
+    document = json.loads(found) if output == "json" else yaml.safe_load(found)
+    assert (status, err) == (0, "")
+    assert document == {
+        "format": 1,
+        "command": "render",
+        "apiVersion": "v1",
+        "kind": "List",
+        "items": list(yaml.safe_load_all(out)),
+    }
 
 
 def test_the_job_is_what_stands_in_its_file(moorage, cluster_job):
