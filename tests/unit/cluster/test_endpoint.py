@@ -258,7 +258,7 @@ def test_who_scrapes_hears_that_a_new_certificate_is_not_used_and_until_when_the
         shown = read_by_tls(played, "/metrics")[0].splitlines()
         of = {line.partition("{")[0]: line for line in shown if line.startswith("moorage_")}
         assert of["moorage_secret_refused"].endswith(f'secret="certificate"}} {refused}')
-        assert of["moorage_certificate_expiry_timestamp_seconds"].endswith("} 4.733424e+09")
+        assert of["moorage_certificate_expiry_timestamp_seconds"].endswith("} 4.7335104e+09")
 
 
 def test_a_tls_handshake_byte_by_byte_has_the_one_deadline_and_keeps_nobody_out(secured):
