@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 
 import moorage
 from moorage.cli.checks import checked_job, restore_url, undecided_options
+from moorage.cli.completion import RestorePoint, restore_points
 from moorage.cli.doctor import doctor
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.history import history
@@ -239,10 +240,7 @@ def run(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Go on although another run holds the directory.")
     ] = False,
-    restore: Annotated[
-        str | None,
-        typer.Option(metavar="chk-N|NAME|PATH", help="Begin from this checkpoint or savepoint."),
-    ] = None,
+    restore: RestorePoint = None,
     plain: Plain = False,
     local_dir: LocalDir = None,
     cores: Cores = None,
@@ -262,7 +260,10 @@ def restore(
     snapshot: Annotated[
         str,
         typer.Argument(
-            metavar="chk-N|NAME|PATH", help="See moorage history JOB.yaml.", show_default=False
+            metavar="chk-N|NAME|PATH",
+            help="See moorage history JOB.yaml.",
+            show_default=False,
+            autocompletion=restore_points,
         ),
     ],
     *,

@@ -1,4 +1,7 @@
-"""What kubectl's completion asks of the plugin: `kubectl_complete-moorage`, beside it on the PATH.
+"""What a shell completes: names of jobs and snapshots, in `moorage` and in `kubectl moorage`.
+
+Typer answers shells for `moorage`, and asks here which checkpoints and savepoints a job has. For
+the plugin kubectl's completion asks `kubectl_complete-moorage`, beside it on the PATH.
 
 kubectl (1.26 and later) calls it with the words after `kubectl moorage`, the last of which is to be
 completed, and reads a choice a line, with what it is after a tab, and then `:` and what a shell is
@@ -8,8 +11,11 @@ none.
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -42,6 +48,48 @@ def _names(ctx: typer.Context, kind: str, incomplete: str, selector: str = "") -
     except (Refused, OSError, ValueError, KeyError, subprocess.SubprocessError):
         return []
     return [name for name in names if name.startswith(incomplete)]
+
+
+def restore_points(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """What a job can go back to that begins so, newest first, with what it is.
+
+    The job is that of the manifest, or the directory, which is said before.
+    """
+    # While an option waits for its value, click has arguments unnamed.
+    where = ctx.params.get("manifest") or ctx.params.get("path") or next(iter(ctx.args), None)
+    found: list[tuple[str, str]] = []
+    if where is None:
+        return found
+
+    def read() -> None:
+        # Here, and not above: what kubectl asks needs none of it.
+        from moorage.cli.history import entries_of
+
+        # What is wrong with the manifest or its store the command says; a key is answered or not.
+        with suppress(Exception):
+            now = datetime.now(UTC)
+            found.extend(
+                (one.name, f"{one.type}, epoch {one.epoch}")
+                for one in entries_of(str(where), now)[0]
+                if one.name.startswith(incomplete) and not one.message
+            )
+
+    # A store that does not answer is asked for minutes, with nobody who could end it.
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(_SECONDS)
+    return [] if reader.is_alive() else found
+
+
+RestorePoint = Annotated[
+    str | None,
+    typer.Option(
+        metavar="chk-N|NAME|PATH",
+        help="Begin from this checkpoint or savepoint.",
+        autocompletion=restore_points,
+    ),
+]
+"""What a start is told to begin from."""
 
 
 def choices(app: typer.Typer, words: Sequence[str]) -> Iterator[str]:

@@ -54,9 +54,7 @@ def history(
 ) -> None:
     """The checkpoints and savepoints of a job, newest first, by the names that restore takes."""
     now = datetime.now(UTC)
-    with of_a_job(job):
-        found = list_snapshots(directories_of(job), now)
-    entries = sorted(_entries(found), key=lambda one: one.completedAt or now, reverse=True)
+    entries, found = entries_of(job, now)
     for told in (*found.warnings, *found.notes):
         complain(told)
     if output != "table":
@@ -64,6 +62,19 @@ def history(
         return
     header = ("NAME", "TYPE", "STATE", "EPOCH", "SIZE", "AGE", "PATH OR REASON")
     print_table(header, [_row(one, now) for one in entries])
+
+
+def entries_of(job: str, now: datetime) -> tuple[list[Entry], Listing]:
+    """What a manifest's job, or a checkpoint directory, has, newest first; and all that was found.
+
+    Raises:
+        UserError: there is no checkpoint yet, or no such directory.
+        ManifestError: the manifest is wrong.
+        StoreUnavailable: the store does not answer.
+    """
+    with of_a_job(job):
+        found = list_snapshots(directories_of(job), now)
+    return sorted(_entries(found), key=lambda one: one.completedAt or now, reverse=True), found
 
 
 def _entries(found: Listing) -> Iterator[Entry]:

@@ -13,6 +13,7 @@ import typer
 import yaml
 
 from moorage.cli.checks import checked_job, namespace_of, restore_url
+from moorage.cli.completion import RestorePoint
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.findings import Finding, Findings, Outcome, show
 from moorage.cli.kubectl import kubectl_of
@@ -82,10 +83,7 @@ def preflight(
         typer.Argument(metavar="JOB.yaml", help="A StatefulSparkJob manifest.", show_default=False),
     ],
     *,
-    restore: Annotated[
-        str | None,
-        typer.Option(metavar="chk-N|NAME|PATH", help="Begin from this checkpoint or savepoint."),
-    ] = None,
+    restore: RestorePoint = None,
     target: Annotated[
         Literal["local", "cluster", "both"],
         typer.Option("--for", help="Where it is to run; both: as far as the manifest is for it."),

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from moorage.cli.completion import restore_points
 from moorage.cli.exit_codes import ExitCode
 from moorage.cli.output import (
     Output,
@@ -53,7 +54,12 @@ Directory = Annotated[
 ]
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME]", help="chk-N or a savepoint in PATH.", show_default=False),
+    typer.Argument(
+        metavar="[NAME]",
+        help="chk-N or a savepoint in PATH.",
+        show_default=False,
+        autocompletion=restore_points,
+    ),
 ]
 
 
