@@ -483,7 +483,7 @@ async def test_a_clock_that_is_put_forward_makes_no_version_late_and_none_stable
     stable.drivers.habits.snapshot = 30.0
     stable.edit(image=NEXT)
     await stable.until(lambda: image(stable) == NEXT and stable.is_running())
-    stable.clock.put(900)
+    stable.operators_clock.put(900)
     await stable.run(30)
     assert "RollbackStarted" not in stable.events()
     assert stable.condition("Stable") == "False/NotYet"

@@ -13,6 +13,7 @@ from moorage_api.driver import RESCALE_PATH, RescaleBody
 from moorage_api.job import JobSpec
 from moorage_api.sizing import executor_count
 from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.health import trouble
 from moorage_operator.decide.operations import begin, end
 from moorage_operator.decide.recover import after_end, finish
 from moorage_operator.decide.specs import (
@@ -153,7 +154,10 @@ def _patience(draft: Draft) -> timedelta:
 
 
 def _is_late(draft: Draft) -> bool:
-    deadline = draft.operation.deadline
+    """Whether it has had its time, or its driver hangs, with which it would use up all of it."""
+    found, deadline = trouble(draft), draft.operation.deadline
+    if found is not None and found.curable and found.reason == "NoProgress":
+        return True
     return deadline is not None and draft.reached(deadline)
 
 

@@ -23,7 +23,8 @@ __all__ = ["FleetDay", "Record"]
 
 HOUR = 3600.0
 STEP = 5.0
-_BAD = "registry.example/bad:"
+_BAD, _UNFIT = "registry.example/bad:", "registry.example/unfit:"
+"""Versions that fail as they run, and those that a preflight finds out."""
 _CALM = 450.0
 """Seconds after which what nothing happened to must run: the longest backoff, 300 s, and more."""
 _READY = 300.0
@@ -70,9 +71,12 @@ class FleetDay:
     def __init__(self, seed: int, jobs: int, pace: float = 1.0) -> None:
         self.chance = random.Random(seed)
         self.world = World()
+        habits = self.world.drivers.habits
+        habits.preflight_fails, habits.preflight_fails_of = "it does not import", _UNFIT
         self.pace = pace
         self.records = {f"job-{n:03}": Record(f"job-{n:03}") for n in range(jobs)}
         self.happened: Counter[str] = Counter()
+        self.told: set[str] = set()  # reasons of events
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._global_until = 0.0
         for name in self.records:
@@ -108,13 +112,17 @@ class FleetDay:
             self._judge()
 
     async def calm_down(self) -> None:
-        """Nothing happens any more: what was begun ends, and every job runs."""
+        """Nothing happens any more: what was begun ends, and every job runs as its spec says."""
         self.pace = 0.0
         for record in self.records.values():
             self._wake_up(record)
         await self.run(0.5)
         for record in self.records.values():
+            self._ask_again(record)
+        await self.run(0.5)
+        for record in self.records.values():
             assert self.world.is_running(record.name), self._told(record, "does not run in the end")
+            self._judge_version(record)
         for name, body in self.world.snapshots().items():
             state = body.get("status", {}).get("state")
             assert state in {"Completed", "Failed", "Abandoned"}, (name, body.get("status"))
@@ -128,7 +136,8 @@ class FleetDay:
         for _, act in due:
             act()
         for driver in self.world.drivers.living:
-            if driver.manifest["spec"]["image"].startswith(_BAD) and driver.phase != "starting":
+            bad = driver.manifest["spec"]["image"].startswith((_BAD, _UNFIT))
+            if bad and driver.phase != "starting":
                 driver.fail("user_function", 3)
         for what, a_day in _TO_A_JOB.items():
             for record in self._chosen(a_day * len(self.records)):
@@ -205,9 +214,11 @@ class FleetDay:
 
     def _upgraded_badly(self, record: Record) -> None:
         """Somebody sees it, and puts a better version in its place."""
+        if not self.world.status(record.name).reconciliation.stable_revision:
+            return  # there is nothing to go back to yet
         record.image, record.wanted, record.bad = record.image + 1, False, True
         self._touch(record)
-        self.world.edit(record.name, image=f"{_BAD}{record.image}")
+        self.world.edit(record.name, image=f"{self.chance.choice((_BAD, _UNFIT))}{record.image}")
         self._after(*_NAP, lambda: self._wake_up(record))
 
     def _suspended(self, record: Record) -> None:
@@ -224,6 +235,13 @@ class FleetDay:
             self._touch(record)
             image = f"registry.example/clicks:{record.image}"
             self.world.edit(record.name, desiredState="Running", image=image)
+
+    def _ask_again(self, record: Record) -> None:
+        """A good version may have met with too much: it is tried again where people ask for it."""
+        if self._condition(record, "Reconciled") == "Rejected":
+            self.happened["good version given up"] += 1
+            self._touch(record)
+            self.world.annotate(record.name, restart="again")
 
     def _rescaled(self, record: Record) -> None:
         self._touch(record)
@@ -263,6 +281,10 @@ class FleetDay:
         """That of all drivers: nothing comes of it."""
         self.world.drivers.habits.clock_ahead = self.chance.uniform(-7200.0, 7200.0)
 
+    def _operators_clock_put(self) -> None:
+        """To an hour later or earlier: no time has passed for all that."""
+        self.world.operators_clock.put(self.chance.uniform(-3600.0, 3600.0))
+
     def _operator_restarted(self) -> None:
         self.world.restart_operator()
 
@@ -301,8 +323,7 @@ class FleetDay:
             patience = _CALM + (_READY if record.bad else 0.0)
             long = calm and world.elapsed - record.touched > patience
             if long and record.bad:
-                stable = world.status(record.name).condition("Stable")
-                long = stable is None or stable.reason != "RollbackBlocked"
+                long = self._condition(record, "Stable") != "RollbackBlocked"
             assert not long, self._told(record, "is down")
         if world.elapsed % HOUR < STEP:
             self._judge_slowly()
@@ -313,7 +334,8 @@ class FleetDay:
         for record in self.records.values():
             if record.hung is None:
                 continue
-            if not record.hung.alive:
+            # One on a node that was lost lives on, and nobody waits for it.
+            if not record.hung.alive or record.hung.cut_off:
                 record.hung = None
                 self._touch(record)
                 continue
@@ -323,6 +345,23 @@ class FleetDay:
             then = {one.then for one in world.status(record.name).health.findings}
             assert then == {"Withheld"}, self._told(record, "hangs")
             assert len(world.status(record.name).health.actions) == _HEALTH["budget"]["actions"]
+
+    def _judge_version(self, record: Record) -> None:
+        """What runs in the end is what was asked for last."""
+        driver, status = self.world.driver(record.name), self.world.status(record.name)
+        assert driver is not None
+        image = driver.manifest["spec"]["image"]
+        assert image == f"registry.example/clicks:{record.image}", self._told(record, "is another")
+        body, scaler = self.world.object(record.name), status.scaling.autoscaler
+        assert body is not None
+        wanted = body["spec"]["scaling"]["parallelism"]
+        if scaler is not None and scaler.target:
+            wanted = scaler.target
+        assert driver.parallelism == wanted, self._told(record, f"has not {wanted} subtasks")
+
+    def _condition(self, record: Record, kind: str) -> str:
+        found = self.world.status(record.name).condition(kind)
+        return found.reason if found is not None else ""
 
     def _note_step(self, record: Record) -> None:
         """What the autoscaler decides may have a job down, as an edit may."""
@@ -337,8 +376,11 @@ class FleetDay:
         """Once an hour, since it looks at all that ever was."""
         world = self.world
         for restored in world.drivers.restored:
-            assert restored.explicit or restored.epoch >= restored.newest, restored
+            # By a savepoint as well: nobody asked for an older one.
+            assert restored.epoch >= restored.newest, restored
         world.drivers.restored.clear()
+        for record in self.records.values():
+            self.told.update(world.events(record.name))
         world.api.expire_events(world.clock.now() - timedelta(hours=1))
         pods = {one["metadata"]["uid"] for one in world.api.list("Pod")}
         attempts = Counter(
@@ -430,4 +472,5 @@ _TO_ALL: dict[str, float] = {
     "operator_killed": 12.0,
     "api_stumbled": 24.0,
     "clock_set": 6.0,
+    "operators_clock_put": 2.0,
 }

@@ -232,9 +232,11 @@ def test_what_is_done_half_by_its_deadline_is_done_by_a_checkpoint_and_a_restart
     scale(stage, 1)
     stage.settle()
     assert (stage.status.executors.desired, stage.status.executors.ready) == (1, 3)
-    stage.wait(1259)
-    assert not stage.asked
-    assert stage.status.executors.ready == 3
+    for seconds in (600, 659):
+        stage.wait(seconds)
+        assert not stage.asked
+        assert stage.status.executors.ready == 3
+        stage.say(last_progress_time=stage.now)
     stage.wait(2)
     [told] = stage.told("RescaleFallback")
     assert "3 executors are ready and 1 are wanted" in told.message
@@ -281,6 +283,22 @@ def test_a_driver_that_never_answers_is_restarted_in_the_end():
     stage.wait(1300)
     assert stage.told("RescaleFallback")
     assert stage.status.operation.step == "Snapshotting"
+
+
+def test_a_driver_that_hangs_meanwhile_is_restarted_as_one_that_hangs():
+    stage = running()
+    stage.deaf = True
+    scale(stage, 3)
+    moved = stage.now
+    for _ in range(15):
+        stage.say(answered_at=stage.now, last_move_time=moved)
+        stage.wait(60)
+    assert stage.told("RescaleFallback") == []
+    stage.say(answered_at=stage.now, last_move_time=moved)
+    stage.wait(1)
+    (told,) = stage.told("RescaleFallback")
+    assert "did not take it up in time" in told.message
+    assert stage.now - moved < timedelta(minutes=16)
 
 
 def test_a_silent_driver_is_not_asked_and_one_that_knows_is_not_asked_again():

@@ -2,11 +2,11 @@
 
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["FakeClock"]
+__all__ = ["AnotherClock", "FakeClock"]
 
 
 class FakeClock:
-    """Time, aware, in UTC; `advance` moves it, and `put` sets what it shows."""
+    """Time, aware, in UTC; `advance` moves it."""
 
     def __init__(self, start: datetime = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)) -> None:
         self._now = start
@@ -25,6 +25,22 @@ class FakeClock:
         self._now += timedelta(seconds=seconds)
         self._passed += seconds
 
+
+class AnotherClock:
+    """Another machine's, which goes with this one and may be set."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self._ahead = timedelta(0)
+
+    def now(self) -> datetime:
+        """What it shows."""
+        return self._clock.now() + self._ahead
+
+    def tick(self) -> float:
+        """Seconds that have passed."""
+        return self._clock.tick()
+
     def put(self, seconds: float) -> None:
         """Put it forward by so many seconds, of which none has passed."""
-        self._now += timedelta(seconds=seconds)
+        self._ahead += timedelta(seconds=seconds)

@@ -25,6 +25,7 @@ class Habits:
         rescale_fails: drivers refuse another number of executors.
         preflight: seconds that the pod of a preflight takes.
         preflight_fails: how preflights end: a sentence, empty if well.
+        preflight_fails_of: with what the image begins of which alone.
         preflight_refused: why the API server makes no pod for a preflight.
         preflight_breaks: pods of preflights end without an answer.
         standby_fails: what a driver that stands by ends with, instead of running; empty if well.
@@ -58,6 +59,7 @@ class Habits:
     rescale_fails: bool = False
     preflight: float = 5.0
     preflight_fails: str = ""
+    preflight_fails_of: str = ""
     preflight_refused: str = ""
     preflight_breaks: bool = False
     standby_fails: str = ""

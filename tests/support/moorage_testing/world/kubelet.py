@@ -202,12 +202,14 @@ class Kubelet:
             return
         task = pod["metadata"]["annotations"]["moorage.dev/errand"]
         answer = Answer(id=task, state="Completed", result={"text": "as told"})
-        if habits.preflight_fails:
-            told = habits.preflight_fails
+        told = habits.preflight_fails
+        if not pod["spec"]["containers"][0]["image"].startswith(habits.preflight_fails_of):
+            told = ""
+        if told:
             answer = Answer(id=task, state="Failed", code="user_function", message=told)
         self._terminated(
             pod,
-            code=int(bool(habits.preflight_breaks or habits.preflight_fails)),
+            code=int(bool(habits.preflight_breaks or told)),
             message="" if habits.preflight_breaks else encode_answer(answer),
         )
 

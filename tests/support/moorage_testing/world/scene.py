@@ -21,7 +21,7 @@ from moorage_testing.crd import Judge
 from moorage_testing.kube import ApiRefusal, CrashPoints, OperatorKilled
 from moorage_testing.manifests import job_object, spec_data
 from moorage_testing.world.buckets import Buckets
-from moorage_testing.world.clock import FakeClock
+from moorage_testing.world.clock import AnotherClock, FakeClock
 from moorage_testing.world.doors import CountedDrivers, CountedLineages
 from moorage_testing.world.drivers import Drivers, FakeDriver
 from moorage_testing.world.kubelet import Kubelet
@@ -67,7 +67,7 @@ class Operator:
             lineages=CountedLineages(
                 world.buckets, world.clock, points, self.cluster, world.drivers.habits
             ),
-            clock=world.clock,
+            clock=world.operators_clock,
             config=Config("test", world.operators_namespace, state_backend=world.state_backend),
             decide_job=decide_job,
             decide_snapshot=decide_snapshot,
@@ -144,6 +144,7 @@ class World:
         self.state_backend = "rocksdb"
         self.fleet = Fleet()
         self.clock = FakeClock()
+        self.operators_clock = AnotherClock(self.clock)
         self.buckets = Buckets()
         self.api = self.site.begin(self.clock.now)
         self.drivers = Drivers(self.buckets, self.clock.now)
