@@ -262,6 +262,9 @@ def _who(body: Object) -> str:
 HASH_ANNOTATION = "moorage.dev/spec-hash"
 PROFILE_ANNOTATION = "moorage.dev/profile-hash"
 
+_TRIALS = ("Preflight", "Standby")
+"""Steps in which a new version is tried, and the old one runs."""
+
 
 def revision_body(
     meta: Meta, name: str, number: int, digest: str, spec: JobSpec, profile: str = ""
@@ -353,7 +356,7 @@ def in_place_of(
     done, operation = status.reconciliation, status.operation
     if not done.rejected_spec_hash or (operation is not None and operation.type == "Rollback"):
         return None
-    given_up = _widened(newest, _asked(newest.scaling, status))
+    given_up = _widened(newest, asked_parallelism(newest.scaling, status))
     if not done.gave_up(version_hash(given_up), given_up.scaling.parallelism, generation):
         return None
     names = (status.attempt.revision, done.current_revision, done.stable_revision)
@@ -396,10 +399,28 @@ def with_parallelism(
     spec: JobSpec, status: JobStatus, revisions: Mapping[str, Revision], now: datetime
 ) -> JobSpec:
     """The spec with the number of subtasks that holds; the spec itself where that is its own."""
-    number = _asked(spec.scaling, status)
-    if held_until(spec, status, revisions, now) is not None:
+    number = asked_parallelism(spec.scaling, status)
+    if tried := tried_parallelism(spec, status, revisions):
+        number = tried
+    elif held_until(spec, status, revisions, now) is not None:
         number = revisions[status.attempt.revision].spec.scaling.parallelism
     return _widened(spec, number)
+
+
+def tried_parallelism(spec: JobSpec, status: JobStatus, revisions: Mapping[str, Revision]) -> int:
+    """That of the version which is tried, or has just taken over, if the spec is it; else 0.
+
+    Another number alone would begin the trial anew, and autoscalers write one every few minutes.
+    """
+    operation, attempt, name = status.operation, status.attempt, ""
+    if operation is not None and (operation.step in _TRIALS or operation.standby is not None):
+        name = operation.target_revision
+    elif attempt.stood_by and attempt.running_since is None and not attempt.outcome:
+        name = attempt.revision  # it leads, and is warm; the stream runs in a few seconds
+    tried = revisions.get(name)
+    if tried is None or version_hash(tried.spec) != version_hash(spec):
+        return 0
+    return tried.spec.scaling.parallelism
 
 
 def held_until(
@@ -419,7 +440,7 @@ def held_until(
     return until if now < until else None
 
 
-def _asked(scaling: Scaling, status: JobStatus) -> int:
+def asked_parallelism(scaling: Scaling, status: JobStatus) -> int:
     """The number of subtasks that is asked for, by whomever."""
     return _advised(scaling, status) or max(scaling.parallelism, scaling.floor)
 

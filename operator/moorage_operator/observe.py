@@ -28,6 +28,7 @@ from moorage_operator.decide.leaving import left_store_task
 from moorage_operator.directories import CheckpointDirectories
 from moorage_operator.objects import (
     JudgedSpecs,
+    asked_parallelism,
     held_until,
     is_controlled_by,
     is_newer,
@@ -284,6 +285,7 @@ class Observer:
             world,
             config=_patient(self.config, good),
             declared_parallelism=declared.scaling.parallelism if declared else 0,
+            asked_parallelism=asked_parallelism(declared.scaling, status) if declared else 0,
             parallelism_held_until=held,
             spec=found.spec,
             spec_hash=found.digest,

@@ -284,6 +284,8 @@ class JobWorld:
     given_up: JobSpec | None = None
     # What the object says, where `spec` has the parallelism that holds
     declared_parallelism: int = 0
+    # What is asked for, by whomever, whether that holds or has to wait
+    asked_parallelism: int = 0
     room: Room = Room()  # for the pods that are to come
     # What is wrong with the profile, or beyond limits: among `problems`, or borne, as it runs
     beyond: tuple[Problem, ...] = ()

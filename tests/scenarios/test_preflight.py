@@ -91,6 +91,22 @@ async def test_another_edit_meanwhile_is_tried_in_its_place(running):
     assert tries(running) == 2
 
 
+@pytest.mark.scenario(85)
+async def test_another_parallelism_meanwhile_is_what_the_new_version_starts_with(running):
+    running.drivers.habits.preflight = 60.0
+    running.edit(**TRIED)
+    await running.run(5)
+    for wish in (3, 4):
+        running.edit(scaling__parallelism=wish)
+        await running.run(20)
+    assert trials(running) == [NEW]
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running(), 600)
+    manifest = running.driver().manifest["spec"]
+    assert (manifest["image"], manifest["scaling"]["parallelism"]) == (NEW, 4)
+    assert tries(running) == 1
+    assert "OperationCancelled" not in running.events()
+
+
 async def test_a_job_that_is_suspended_meanwhile_is_suspended(running):
     running.drivers.habits.preflight = 60.0
     running.edit(**TRIED)

@@ -391,6 +391,68 @@ async def test_another_edit_meanwhile_takes_its_place(running):
     assert [one.attempt for one in running.drivers.restored] == [1, 3]
 
 
+def width(world):
+    return world.status().scaling.observed_parallelism
+
+
+WIDTH = {"parallelism": 2, "maxParallelism": 16, "mode": "InPlaceParallelism"}
+
+
+@pytest.mark.scenario(85)
+async def test_a_parallelism_that_is_written_again_and_again_meanwhile_waits_for_it(world):
+    world.apply(job(scaling=WIDTH))
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    world.drivers.habits.standby_behind = True
+    driver = await beside(world)
+    until = world.status().operation.deadline
+    for wish in (3, 4, 6, 5):
+        world.edit(scaling__parallelism=wish)
+        await world.run(120)
+        assert standbys(world) == [driver]
+    assert world.status().operation.deadline == until
+    assert "OperationCancelled" not in world.events()
+    assert "RescaleHeld" in world.events()
+    reconciled = world.status().condition("Reconciled")
+    assert reconciled.reason == "Standby"
+    assert "5 subtasks are asked for while a version with 2 is tried" in reconciled.message
+    world.drivers.habits.standby_behind = False
+    await world.until(lambda: width(world) == 5 and world.status().operation is None, 600)
+    assert image(world) == NEW
+    assert world.driver() is driver
+    assert len(world.drivers.by_pod) == 2
+    assert world.condition("Reconciled") == "True/UpToDate"
+
+
+@pytest.mark.scenario(85)
+@pytest.mark.parametrize("step", ["Snapshotting", "Verifying"])
+async def test_nor_does_one_that_is_written_as_it_takes_over_end_its_driver(world, step):
+    world.apply(job(scaling=WIDTH))
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    driver = await beside(world)
+    await world.until(lambda: world.status().operation.step == step, 300)
+    world.edit(scaling__parallelism=4)
+    await world.until(lambda: width(world) == 4 and world.status().operation is None, 300)
+    assert world.driver() is driver
+    assert image(world) == NEW
+    assert [one.attempt for one in world.drivers.restored] == [1, 2]
+
+
+@pytest.mark.scenario(85)
+async def test_what_runs_gets_it_where_the_version_is_given_up(world):
+    world.apply(job(scaling=WIDTH))
+    await world.until(lambda: world.is_running() and world.report().last_checkpoint is not None)
+    world.drivers.habits.standby_behind = True
+    rules = {"strategy": "WarmStandby", "standby": {"catchUpTimeout": "2m", **OBSERVED}}
+    world.edit(image=NEW, upgrade=rules)
+    await world.run(30)
+    world.edit(scaling__parallelism=4)
+    await world.until(lambda: width(world) == 4 and world.status().operation is None, 300)
+    assert image(world) == OLD
+    assert "StandbyFailed" in world.events()
+    assert world.condition("Reconciled") == "False/Rejected"
+    assert world.drivers.living == [world.driver()]
+
+
 async def test_a_job_that_is_suspended_or_deleted_meanwhile_leaves_nothing(running):
     await beside(running)
     running.edit(desiredState="Suspended")

@@ -22,6 +22,7 @@ from moorage_operator.decide.health import (
 )
 from moorage_operator.decide.phase import PAUSED, is_suspended, slow_start, stuck, stuck_executor
 from moorage_operator.decide.preflight import preflight_text
+from moorage_operator.decide.rescale import waits_for_trial
 from moorage_operator.decide.restore_point import path_store_task
 from moorage_operator.decide.rollback import hindrance, is_late
 from moorage_operator.decide.room import lacks_edit, lacks_start
@@ -224,9 +225,9 @@ def _reconciled(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     if status.blocked_reason:
         return _Said("False", status.blocked_reason, status.message)
     if status.operation is not None and status.operation.step == "Preflight":
-        return _Said("False", "Preflight", preflight_text(draft))
+        return _Said("False", "Preflight", _tried(draft, preflight_text(draft)))
     if status.operation is not None and status.operation.step == "Standby":
-        return _Said("False", "Standby", standby_text(draft))
+        return _Said("False", "Standby", _tried(draft, standby_text(draft)))
     if status.operation is not None:
         return _Said("False", "OperationUnderWay", f"{status.operation.type} is under way")
     current = draft.attempt.revision == newest and not (draft.is_active and is_new_nonce(draft))
@@ -238,6 +239,12 @@ def _reconciled(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
         return _Said("False", QUOTA_EXCEEDED, lacks)
     sought = is_new_nonce(draft) and draft.is_active
     return _Said("False", "Waiting", _sought(draft) if sought else "another one runs")
+
+
+def _tried(draft: Draft, text: str) -> str:
+    """How far a version is that is tried, and what waits for it."""
+    waits = waits_for_trial(draft)
+    return f"{text}; {waits}" if waits else text
 
 
 def _sought(draft: Draft) -> str:

@@ -19,6 +19,7 @@ from moorage_operator.decide.rescale import (
     rescaling,
     take_back,
     tell_held,
+    tell_waits,
 )
 from moorage_operator.decide.restore_point import path_store_task
 from moorage_operator.decide.rollback import roll_back_if_late
@@ -38,6 +39,8 @@ from moorage_operator.decide.standby import begin_standby, follow_standby, wants
 from moorage_operator.decide.stop import RESTART, StopMode, begin_stop
 from moorage_operator.plan import DeletePod, RunStoreTask, TidyAttempt
 
+_ANOTHER = ("Upgrade", "Redeploy")
+"""Kinds of edits that make another version."""
 _NO_SPEC = "no spec is known that could be started; correct the spec, and it is followed"
 
 
@@ -116,18 +119,30 @@ def follow_trial(draft: Draft) -> None:
         end(draft)
     elif desired(draft) == "Suspended" or is_new_nonce(draft):
         follow_edit(draft)
-    elif target(draft) == operation.target_revision and operation.step == "Standby":
-        _run_beside(draft)
-    elif target(draft) == operation.target_revision and is_wanted(draft):
-        _try_first(draft)
-    elif target(draft) == operation.target_revision:
-        _tried(draft)
-    elif operation.reason == RESTART:
-        _upgrade(draft, operation.type, RESTART, operation.message)
+    elif target(draft) != operation.target_revision:
+        _drop_trial(draft)
     else:
-        end(draft)
-        text = f"{operation.type} was taken back before anything was stopped"
-        draft.tell("Normal", "OperationCancelled", text, operation.id)
+        tell_waits(draft)
+        if operation.step == "Standby":
+            _run_beside(draft)
+        elif is_wanted(draft):
+            _try_first(draft)
+        else:
+            _tried(draft)
+
+
+def _drop_trial(draft: Draft) -> None:
+    """The version that is tried is not the one that is meant any more."""
+    operation, change, name = draft.operation, change_of(draft), target(draft)
+    tried, kind = operation.target_revision, operation.type
+    text = f"{kind} to {tried} gives way to {name}, as the spec was edited; nothing was stopped"
+    if change is None or change.kind not in _ANOTHER or name == draft.attempt.revision:
+        text = f"{kind} was taken back before anything was stopped"
+    if operation.reason == RESTART:
+        _upgrade(draft, kind, RESTART, operation.message)
+        return
+    end(draft)
+    draft.tell("Normal", "OperationCancelled", text, operation.id)
 
 
 def _try_first(draft: Draft) -> None:

@@ -58,6 +58,24 @@ def tell_held(draft: Draft, until: datetime) -> None:
     draft.tell("Normal", "RescaleHeld", text, f"{draft.meta.uid}-{until}")
 
 
+def tell_waits(draft: Draft) -> None:
+    """Tell of another parallelism that is asked for while a new version is tried."""
+    if waits := waits_for_trial(draft):
+        key = f"{draft.operation.id}-{draft.world.asked_parallelism}"
+        draft.tell("Normal", "RescaleHeld", waits, key)
+
+
+def waits_for_trial(draft: Draft) -> str:
+    """That another parallelism is asked for than that of the version that is tried; else empty."""
+    spec, asked = draft.world.spec, draft.world.asked_parallelism
+    if spec is None or asked in (0, spec.scaling.parallelism):
+        return ""
+    return (
+        f"{asked} subtasks are asked for while a version with {spec.scaling.parallelism} is tried; "
+        "what is asked for once that is over is done then"
+    )
+
+
 def rescaling(draft: Draft) -> None:
     """Ask the driver for the executors, and see what comes of it."""
     draft.wake(draft.config.busy_resync)

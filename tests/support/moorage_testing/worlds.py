@@ -19,7 +19,12 @@ from moorage_api.snapshot import SnapshotSpec, SnapshotStatus
 from moorage_api.status import JobStatus
 from moorage_operator.decide import decide_job
 from moorage_operator.decide.specs import revision_name
-from moorage_operator.objects import held_until, in_place_of, with_parallelism
+from moorage_operator.objects import (
+    asked_parallelism,
+    held_until,
+    in_place_of,
+    with_parallelism,
+)
 from moorage_operator.plan import (
     AskDriver,
     DeletePod,
@@ -131,6 +136,9 @@ class Stage:
             spec=self.effective,
             spec_hash=spec_hash(self.effective) if self.effective is not None else "",
             declared_parallelism=declared.scaling.parallelism if declared is not None else 0,
+            asked_parallelism=(
+                asked_parallelism(declared.scaling, self.status) if declared is not None else 0
+            ),
             parallelism_held_until=held,
             given_up=found[1] if found is not None else None,
             problems=self.problems,
