@@ -241,6 +241,9 @@ class Trial(Report):
     """The sinks of all versions on trial, as far as their drivers said."""
     unsaid: Items[str] = ()
     """Versions on trial whose drivers have not said which sinks they have."""
+    unread: int = 0
+    """The newest attempt that ended without a word, while the store has not been read since; 0
+    where it is known what was published."""
 
 
 class RevisionRecord(Report):

@@ -156,7 +156,8 @@ def _needs_store(world: JobWorld) -> bool:
     status = world.status
     if isinstance(world.drivers, Unreadable):
         return False
-    if world.is_foreign:
+    trial = status.reconciliation.trial
+    if world.is_foreign or (trial is not None and trial.unread):
         return True
     lives = _lives(world.current_driver)
     if status.operation is not None:
@@ -174,6 +175,11 @@ def _is_overdue(world: JobWorld) -> bool:
     status, pod = world.status, world.current_driver
     if isinstance(world.report, DriverState) or pod is None or pod.ready:
         return False
+    trial, asked = status.reconciliation.trial, world.spec
+    if trial is not None and asked is not None and pod.phase != "Pending":
+        limit = asked.upgrade.rollback.readiness_timeout.timedelta
+        if _is_past(world, trial.since + limit):
+            return True  # it is rolled back, unless it published
     if status.attempt.running_since is None:
         operation = status.operation
         late = operation.deadline if operation is not None else None

@@ -100,6 +100,31 @@ async def test_a_version_that_is_slow_to_start_publishes_nothing_when_its_time_i
     assert stable.drivers.restored[-1].epoch == stable.drivers.restored[-2].epoch
 
 
+@pytest.mark.scenario(86)
+@pytest.mark.parametrize("publishes", [True, False])
+async def test_what_nobody_could_read_is_read_before_a_version_makes_room(stable, publishes):
+    stable.edit(image=BAD)
+    await stable.until(lambda: image(stable) == BAD and stable.is_running())
+    trial = stable.status().reconciliation.trial
+    stable.drivers.habits.deaf = True  # what it does from now on is heard by nobody
+    if publishes:
+        await stable.run(25)
+        assert stable.drivers.newest.last_checkpoint is not None
+    stable.buckets.down = True
+    stable.kubelet.image_error = "ImagePullBackOff"
+    stable.kubelet.kill_container("clicks-2-driver", "Error")
+    await stable.until(lambda: stable.condition("Stable") == "False/RollbackWaits", 600)
+    assert stable.status().snapshots.last_checkpoint.id <= trial.checkpoint_id
+    assert "RollbackStarted" not in stable.events()
+    stable.buckets.down, stable.drivers.habits.deaf = False, False
+    if publishes:
+        await stable.until(lambda: stable.condition("Stable") == "False/RollbackBlocked", 60)
+        assert "RollbackStarted" not in stable.events()
+    else:
+        stable.kubelet.image_error = ""
+        await stable.until(lambda: image(stable) == OLD and stable.is_running(), 120)
+
+
 @pytest.mark.scenario(73)
 async def test_once_output_was_published_a_person_decides(stable):
     old = stable.status().reconciliation.stable_revision

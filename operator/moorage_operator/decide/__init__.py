@@ -35,7 +35,7 @@ from moorage_operator.decide.next_operation import (
     idle,
     tell_edit,
 )
-from moorage_operator.decide.observed import observe_attempt, rebuild
+from moorage_operator.decide.observed import note_unread, observe_attempt, rebuild
 from moorage_operator.decide.operations import leave_block
 from moorage_operator.decide.phase import message, phase
 from moorage_operator.decide.rollback import follow_rollback, note_restored, note_sinks
@@ -96,6 +96,7 @@ def decide_job(world: JobWorld) -> Plan:
         observe_attempt(draft)
         note_counts(draft)
         if draft.on_trial:
+            note_unread(draft)
             note_restored(draft)
             note_sinks(draft)
         _act(draft)

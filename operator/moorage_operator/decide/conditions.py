@@ -24,7 +24,7 @@ from moorage_operator.decide.phase import PAUSED, is_suspended, slow_start, stuc
 from moorage_operator.decide.preflight import preflight_text
 from moorage_operator.decide.rescale import waits_for_trial
 from moorage_operator.decide.restore_point import path_store_task
-from moorage_operator.decide.rollback import hindrance, is_late
+from moorage_operator.decide.rollback import hindrance, is_late, waits_for_store
 from moorage_operator.decide.room import lacks_edit, lacks_start
 from moorage_operator.decide.specs import (
     borne,
@@ -338,6 +338,8 @@ def _stable(draft: Draft) -> _Said:
     blocked = _rollback_blocked(draft)
     if blocked:
         return _Said("False", ROLLBACK_BLOCKED, blocked)
+    if draft.on_trial and is_late(draft) and (waits := waits_for_store(draft)):
+        return _Said("False", "RollbackWaits", waits)
     if not draft.is_active or draft.attempt.running_since is None:
         return _Said("False", "NotRunning")
     spec = policy(draft)

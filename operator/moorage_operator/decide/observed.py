@@ -46,6 +46,25 @@ def observe_attempt(draft: Draft) -> None:
         _look_at_store(draft)
 
 
+def note_unread(draft: Draft) -> None:
+    """What a version on trial has published is known once its driver, or the store, has said it."""
+    trial, attempt, pod = draft.status.reconciliation.trial, draft.attempt, draft.pod
+    if trial is None:
+        return
+    unread, before = trial.unread, draft.world.status.attempt
+    ended = attempt.outcome and not before.outcome and attempt.number == before.number
+    if isinstance(draft.world.store, StoreView):
+        if unread:
+            _look_at_store(draft)
+        unread = 0
+    elif ended and attempt.driver_uid and (pod is None or pod.end is None):
+        unread = attempt.number
+    elif attempt.number > unread and attempt.restored_from is not None:
+        unread = 0  # with the newest checkpoint there is, which it has told
+    if unread != trial.unread:
+        draft.put_reconciliation(trial=trial.model_copy(update={"unread": unread}))
+
+
 def adopt_pod(draft: Draft, pod: PodView) -> None:
     """This pod is the current attempt's driver."""
     draft.put_attempt(driver_pod=pod.name, driver_uid=pod.uid, missing_since=None)

@@ -18,7 +18,7 @@ from moorage_api.status import OperationType
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import remove
 from moorage_operator.decide.operations import FAILED, begin, block
-from moorage_operator.decide.rollback import give_time, is_late, roll_back
+from moorage_operator.decide.rollback import give_time, is_late, roll_back, waits_for_store
 from moorage_operator.decide.specs import (
     desired,
     is_given_up,
@@ -308,6 +308,9 @@ def after_end(draft: Draft, reason: str = "", message: str = "") -> None:
     kind = kind_of(reason)
     if reason == "Fenced" and _may_be_our_own(draft):
         kind = FailureKind.STORE
+    if draft.world.store is None and waits_for_store(draft) and _is_last(draft):
+        draft.wake(draft.config.busy_resync)  # it is being read
+        return
     draft.put_restarts(last_reason=reason, last_message=message, last_time=draft.now)
     draft.tell("Warning", reason, message or reason, f"{attempt.number}")
     if kind is FailureKind.STORE:
@@ -319,10 +322,18 @@ def after_end(draft: Draft, reason: str = "", message: str = "") -> None:
         return
     if kind is FailureKind.REFUSED:
         _refuse(draft, reason, f"{message}; {_FIXES.get(reason, _FIX)}", reason)
-    elif _restore_fails(draft):
+    elif _restore_fails(draft) and not waits_for_store(draft):
         _refuse(draft, "RestoreFailing", _restore_failing(draft, message), reason)
     else:
         restart(draft, kind, reason, message)
+
+
+def _is_last(draft: Draft) -> bool:
+    """Whether the version on trial may be rolled back, or the job given up, for this end."""
+    spec, failures = policy(draft), draft.status.restarts.restore_failures
+    rules = spec.failure_policy if spec is not None else FailurePolicy()
+    used_up = 0 <= rules.max_restarts <= len(_window(draft, rules))
+    return used_up or failures + 1 >= _RESTORE_TRIES or is_late(draft)
 
 
 def _restore_fails(draft: Draft) -> bool:
@@ -352,9 +363,12 @@ def restart(draft: Draft, kind: FailureKind, reason: str, message: str) -> None:
         _note_disruption(draft, rules)
     window = _window(draft, rules)
     if counts and 0 <= rules.max_restarts <= len(window):
-        if not roll_back(draft, f"{reason}: {message}"):
+        if roll_back(draft, f"{reason}: {message}"):
+            return
+        if not waits_for_store(draft):
             _give_up(draft, rules, reason, message)
-        return
+            return
+        counts = False  # it is tried again until that can be decided
     restarts, again = draft.status.restarts, len(draft.status.restarts.disruptions) - _SPARED - 1
     level, often = restarts.backoff_level, ""
     # What the job could not help raises no later wait of its own failures, unless it never ran.

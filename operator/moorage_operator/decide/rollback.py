@@ -150,7 +150,7 @@ def roll_back_if_late(draft: Draft) -> bool:
 def roll_back(draft: Draft, why: str) -> bool:
     """Begin to go back, if that may be without a person; say whether that was begun."""
     trial = _trial(draft)
-    if trial is None or hindrance(draft):
+    if trial is None or not may_roll_back(draft):
         return False
     _begin(draft, trial, "NotStable", why)
     if _published(draft, trial):
@@ -163,7 +163,25 @@ def roll_back(draft: Draft, why: str) -> bool:
 
 def may_roll_back(draft: Draft) -> bool:
     """Whether `roll_back` would begin to."""
-    return _trial(draft) is not None and not hindrance(draft)
+    return _trial(draft) is not None and not hindrance(draft) and not waits_for_store(draft)
+
+
+def waits_for_store(draft: Draft) -> str:
+    """Why nobody knows whether the version on trial, which may go otherwise, published; else empty.
+
+    Its driver ended, or is silent, and the store was not read since: that proves nothing.
+    """
+    trial, store, pod = _trial(draft), draft.world.store, draft.pod
+    if trial is None or isinstance(store, StoreView) or hindrance(draft):
+        return ""
+    silent = draft.is_active and draft.report is None and pod is not None
+    if not (trial.unread or (silent and pod is not None and pod.phase != "Pending")):
+        return ""
+    why = f": {store.message}" if store is not None else ""
+    return (
+        "it makes room once the store shows that nothing was published since the upgrade, of which "
+        f"its driver left no word{why}"
+    )
 
 
 def follow_rollback(draft: Draft) -> bool:

@@ -13,6 +13,7 @@ from moorage_operator.decide.fencing import cleared
 from moorage_operator.decide.findings import cure, findings
 from moorage_operator.decide.health import is_ready
 from moorage_operator.decide.leaving import being_released, note_left
+from moorage_operator.decide.observed import note_unread
 from moorage_operator.decide.operations import begin, block, end
 from moorage_operator.decide.recover import after_end, finish
 from moorage_operator.decide.restore_point import (
@@ -113,6 +114,7 @@ def _close_attempt(draft: Draft) -> None:
             ended_at=draft.now,
             missing_since=None,
         )
+        note_unread(draft)
 
 
 def _finished_instead(draft: Draft) -> bool:
