@@ -24,6 +24,7 @@ from moorage_operator.decide.specs import (
     policy,
     target,
 )
+from moorage_operator.store_access import access_of
 from moorage_operator.world import StoreView, Unreadable
 
 _ANNOTATION = "rollback"
@@ -322,10 +323,20 @@ def is_late(draft: Draft) -> bool:
 
 def give_time(draft: Draft) -> None:
     """A version on trial has its time anew: its driver ended for want of the store."""
-    trial = draft.status.reconciliation.trial
-    # Where the operator reads it, it is the version that has lost its way there.
-    if trial is not None and not isinstance(draft.world.store, StoreView):
+    done, trial = draft.status.reconciliation, draft.status.reconciliation.trial
+    if trial is None:
+        return
+    # Where the operator reads it, or another way leads there, it is the version that has lost it.
+    old, new = (draft.world.revisions.get(one) for one in (done.stable_revision, trial.revision))
+    ways = {_way(known.spec) for known in (old, new) if known is not None}
+    if not isinstance(draft.world.store, StoreView) and len(ways) == 1:
         draft.put_reconciliation(trial=trial.model_copy(update={"since": draft.now}))
+
+
+def _way(spec: JobSpec) -> tuple[object, ...]:
+    """How it reaches its store."""
+    access = access_of(spec)
+    return place_of(spec), access.service_account_name, access.credentials_secret, access.region
 
 
 def _is_given_time(draft: Draft, trial: Trial) -> bool:

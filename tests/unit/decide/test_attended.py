@@ -61,13 +61,12 @@ def test_a_version_has_its_time_while_somebody_tries_it(upgrade, limit, refused)
     assert len(stage.told(refused)) == 1
 
 
-def on_trial(**rollback):
+def on_trial(**edit):
     """Another version has just been begun."""
-    rules = {"enabled": True, **rollback}
-    stage = Stage(spec=job_spec(upgrade={"rollback": rules, "mode": "LastCheckpoint"}))
+    stage = Stage(spec=job_spec(upgrade={"rollback": {"enabled": True}, "mode": "LastCheckpoint"}))
     stage.run()
     stage.go_on(200)
-    stage.edit(image="registry.example/clicks:2")
+    stage.edit(**(edit or {"image": "registry.example/clicks:2"}))
     stage.settle()
     stage.stop_as_asked()
     stage.settle()
@@ -126,6 +125,20 @@ def test_a_version_on_trial_is_not_late_while_the_store_is_away():
     stage.wait(9 * 60)
     assert stage.told("RollbackStarted") == []
     stage.wait(2 * 60)
+    assert len(stage.told("RollbackStarted")) == 1
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"serviceAccountName": "other"},
+        {"state": {"checkpointDir": "s3://state/clicks", "credentialsSecretRef": {"name": "keys"}}},
+    ],
+)
+def test_a_version_that_goes_another_way_to_the_store_is_rolled_back(edit):
+    stage = on_trial(**edit)
+    stage.store = Unreadable("StoreUnavailable", "no answer", stage.now)
+    end_for_the_store(stage, 40)
     assert len(stage.told("RollbackStarted")) == 1
 
 
