@@ -62,7 +62,7 @@ def numbers_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[int]:
 
 def page(tests: dict[int, list[str]]) -> str:
     """The whole file."""
-    lines = [HEAD]
+    lines, known = [HEAD], set[int]()
     for line in SOURCE.read_text().splitlines():
         if line.startswith("#") or not line.strip():
             continue
@@ -76,6 +76,9 @@ def page(tests: dict[int, list[str]]) -> str:
             ]
             continue
         number, _, what = line.partition("|")
+        if int(number) in known:
+            raise SystemExit(f"two scenarios have the number {number.strip()}: give one another")
+        known.add(int(number))
         shown = "<br>".join(tests.get(int(number), [])) or "none yet"
         lines.append(f"| {number.strip()} | {what.strip()} | {shown} |")
     return "\n".join(lines) + "\n"

@@ -48,7 +48,7 @@ async def fleet(world):
     return world
 
 
-@pytest.mark.scenario(85)
+@pytest.mark.scenario(87)
 async def test_jobs_in_any_state_do_not_notice_that_their_objects_are_rewritten(fleet):
     before = {name: shown(fleet, name) for name in JOBS}
     drivers, saved = len(fleet.drivers.by_pod), fleet.snapshots().keys()
@@ -64,7 +64,7 @@ async def test_jobs_in_any_state_do_not_notice_that_their_objects_are_rewritten(
     assert set(fleet.stored()) == {NEXT}
 
 
-@pytest.mark.scenario(85)
+@pytest.mark.scenario(87)
 async def test_rewriting_that_was_cut_off_is_begun_again_and_leaves_nothing_out(fleet):
     fleet.store_as(NEXT)
     fleet.rewrite(NEXT, most=3)
@@ -110,7 +110,7 @@ async def upgraded(monkeypatch, number):
     return steps
 
 
-@pytest.mark.scenario(85)
+@pytest.mark.scenario(87)
 async def test_an_upgrade_goes_on_before_whatever_step_its_object_is_rewritten(monkeypatch):
     steps = await upgraded(monkeypatch, 0)
     assert len(steps) > 9
