@@ -408,19 +408,26 @@ def with_parallelism(
 
 
 def tried_parallelism(spec: JobSpec, status: JobStatus, revisions: Mapping[str, Revision]) -> int:
-    """That of the version which is tried, or has just taken over, if the spec is it; else 0.
+    """That of the version which is tried, takes over or restores, if the spec is it; else 0.
 
-    Another number alone would begin the trial anew, and autoscalers write one every few minutes.
+    Another number alone would begin all that anew, and autoscalers write one every few minutes.
     """
     operation, attempt, name = status.operation, status.attempt, ""
     if operation is not None and (operation.step in _TRIALS or operation.standby is not None):
         name = operation.target_revision
-    elif attempt.stood_by and attempt.running_since is None and not attempt.outcome:
-        name = attempt.revision  # it leads, and is warm; the stream runs in a few seconds
+    elif attempt.running_since is None and not attempt.outcome:
+        # One that stood by leads, and is warm: the stream runs in a few seconds.
+        name = attempt.revision if attempt.stood_by or _restores(status) else ""
     tried = revisions.get(name)
     if tried is None or version_hash(tried.spec) != version_hash(spec):
         return 0
     return tried.spec.scaling.parallelism
+
+
+def _restores(status: JobStatus) -> bool:
+    """Whether all executors of a start are there, and it restores: no start anew is faster."""
+    there = status.executors
+    return status.job.state == "restoring" and 0 < there.desired <= there.ready
 
 
 def held_until(

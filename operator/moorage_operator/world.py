@@ -299,6 +299,12 @@ class JobWorld:
     attended_since: datetime | None = None
 
     @property
+    def holds_parallelism(self) -> bool:
+        """Whether another number of subtasks is asked for than `spec` has."""
+        spec = self.spec
+        return spec is not None and self.asked_parallelism not in (0, spec.scaling.parallelism)
+
+    @property
     def current_driver(self) -> PodView | None:
         """The pod of the attempt that the status names; of a status that names none, the newest."""
         if isinstance(self.drivers, Unreadable):

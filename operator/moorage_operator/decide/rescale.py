@@ -59,19 +59,20 @@ def tell_held(draft: Draft, until: datetime) -> None:
 
 
 def tell_waits(draft: Draft) -> None:
-    """Tell of another parallelism that is asked for while a new version is tried."""
+    """Tell of another parallelism that is asked for while a version is tried, or restores."""
     if waits := waits_for_trial(draft):
         key = f"{draft.operation.id}-{draft.world.asked_parallelism}"
         draft.tell("Normal", "RescaleHeld", waits, key)
 
 
 def waits_for_trial(draft: Draft) -> str:
-    """That another parallelism is asked for than that of the version that is tried; else empty."""
+    """That another parallelism is asked for than that of the version under way; else empty."""
     spec, asked = draft.world.spec, draft.world.asked_parallelism
-    if spec is None or asked in (0, spec.scaling.parallelism):
+    if spec is None or not draft.world.holds_parallelism:
         return ""
+    does = "restores" if draft.operation.step == "Verifying" else "is tried"
     return (
-        f"{asked} subtasks are asked for while a version with {spec.scaling.parallelism} is tried; "
+        f"{asked} subtasks are asked for while a version with {spec.scaling.parallelism} {does}; "
         "what is asked for once that is over is done then"
     )
 

@@ -16,6 +16,7 @@ from moorage_operator.decide.leaving import being_released, note_left
 from moorage_operator.decide.observed import note_unread
 from moorage_operator.decide.operations import begin, block, end
 from moorage_operator.decide.recover import after_end, finish
+from moorage_operator.decide.rescale import tell_waits
 from moorage_operator.decide.restore_point import (
     Obstacle,
     next_restore,
@@ -82,6 +83,8 @@ def verifying(draft: Draft) -> None:
     attempt = draft.attempt
     draft.wake(draft.config.busy_resync)
     tell_fewer(draft)
+    if draft.world.holds_parallelism:
+        tell_waits(draft)
     if draft.report is not None and draft.report.standby:
         _promote(draft)
     if attempt.outcome:

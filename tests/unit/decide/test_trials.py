@@ -104,3 +104,49 @@ def test_a_version_that_is_given_up_meanwhile_leaves_the_parallelism_to_what_run
     assert (operation.type, operation.step) == ("Rescale", "Rescaling")
     found = stage.revisions[operation.target_revision].spec
     assert (found.image, found.scaling.parallelism) == (OLD, 5)
+
+
+def _restoring(ready=2):
+    """A job whose driver restores, with so many of two executors."""
+    stage = Stage(spec=job_spec(image=OLD, scaling=WIDTH))
+    stage.settle()
+    there = {"executors_desired": 2, "executors_ready": ready}
+    stage.say_running(checkpoints=0, running_since=None, phase="restoring", **there)
+    stage.settle()
+    assert stage.status.operation is not None
+    assert stage.status.operation.step == "Verifying"
+    return stage
+
+
+def test_another_parallelism_alone_begins_no_restore_anew():
+    stage = _restoring()
+    scaling = {**WIDTH, "parallelism": 4}
+    stage.edit(scaling=scaling)
+    stage.wait(60)
+    assert stage.started() == [1]
+    (said,) = {event.message for event in stage.told("RescaleHeld")}
+    assert said.startswith("4 subtasks are asked for while a version with 2 restores; ")
+    stage.say(phase="running", running_since=stage.now)
+    stage.settle()
+    assert stage.started() == [1]
+    assert stage.status.operation is not None
+    assert stage.status.operation.type == "Rescale"
+
+
+def test_a_start_that_lacks_executors_follows_another_parallelism_at_once():
+    stage = _restoring(ready=1)
+    stage.edit(scaling={**WIDTH, "parallelism": 1})
+    stage.wait(60)
+    stage.end("Stopped")
+    stage.settle()
+    assert stage.started() == [1, 2]
+    assert not stage.told("RescaleHeld")
+
+
+def test_another_version_is_begun_at_once_whatever_restores():
+    stage = _restoring()
+    stage.edit(image=NEW)
+    stage.wait(60)
+    stage.end("Stopped")
+    stage.settle()
+    assert stage.started() == [1, 2]
