@@ -5,7 +5,7 @@ Turns what the engine knows into plain values. Called by a run of the stream, be
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from moorage.api.functions import NO_WATERMARK
@@ -13,6 +13,7 @@ from moorage.api.graph import Branch, InputNode, JobGraph
 from moorage.api.streams import DataStream
 from moorage.driver.settings import JobSettings
 from moorage.driver.views import (
+    CheckpointRecord,
     EpochPhases,
     GraphView,
     NodeView,
@@ -28,10 +29,14 @@ from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.redaction import redact
 from moorage.texts import duration_text, moment_text, unit_of
 from moorage_state.errors import UserError
+from moorage_state.snapshots import Checkpoint, Entry, Run, Savepoint, retained
+from moorage_state.snapshots.history import savepoints
 
 _TOLD_SECONDS = 1.0
 """Between two looks at all subtasks: epochs may be many a second."""
 _DIGEST = 12
+_EARLIER = 20
+"""So many checkpoints and so many savepoints of earlier drivers are told of."""
 
 
 class _Drawing:
@@ -180,6 +185,32 @@ def configuration_of(settings: JobSettings) -> list[tuple[str, str]]:
         ("Epochs every", duration_text(settings.epoch_seconds)),
         ("Records per epoch", f"at most {settings.max_records_per_epoch:,}"),
     ]
+
+
+def earlier_of(entries: Sequence[Entry], claimed: str = "") -> tuple[CheckpointRecord, ...]:
+    """What earlier drivers of a lineage left: checkpoints, then savepoints, the newest of each.
+
+    Without sizes, which manifests alone have, and without savepoints that are the job's to delete.
+
+    Args:
+        claimed: the digest of the savepoint that this driver begins from with a claim; or empty.
+    """
+    ours = {one.claimed for one in entries if isinstance(one, Run)} | {claimed}
+    kept = [one for one in savepoints(entries) if one.manifest_digest not in ours]
+    found: list[Checkpoint | Savepoint] = [*retained(entries)[:_EARLIER]]
+    found += reversed(kept[-_EARLIER:])
+    return tuple(
+        CheckpointRecord(
+            one.checkpoint_id,
+            "Savepoint" if isinstance(one, Savepoint) else "Checkpoint",
+            "Completed",
+            one.completed_at,
+            one.completed_at,
+            epoch=one.epoch,
+            url=one.url if isinstance(one, Savepoint) else "",
+        )
+        for one in found
+    )
 
 
 def queryable_of(known: KvStateLocationRegistry) -> tuple[QueryableView, ...]:

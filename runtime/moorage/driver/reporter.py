@@ -98,6 +98,10 @@ class Reporter:
         """The fence is claimed."""
         self._publish(lineage=lineage, fence=fence)
 
+    def earlier(self, records: tuple[CheckpointRecord, ...], retain: int) -> None:
+        """What the lineage has at the start, and how many checkpoints stay in it."""
+        self._publish(earlier=records, retain=retain)
+
     def standby(self, *, stands_by: bool) -> None:
         """It stands by from now on; or no more, and what is told next is of the job's stream."""
         now = self.progress

@@ -16,7 +16,7 @@ from moorage.api.graph import JobGraph
 from moorage.driver.context import DriverContext
 from moorage.driver.control import ControlServer, control_path
 from moorage.driver.environment import JobEnvironment, Platform, RangesMove, StoppedWaiting
-from moorage.driver.figures import configuration_of, graph_view, outputs_of
+from moorage.driver.figures import configuration_of, earlier_of, graph_view, outputs_of
 from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.job_file import (
     build_graph,
@@ -107,6 +107,8 @@ def run_job(
         # Before the choice: nobody else adds a checkpoint from here on.
         writer, store = stack.enter_context(hold_lineage(settings, options, reporter))
         choice = choose(store, writer.entries, settings)
+        claimed = choice.digest if settings.restore.claim else ""
+        reporter.earlier(earlier_of(writer.entries, claimed), settings.retain)
         reporter.messages(choice.warnings)
         if choice.manifest is None and choice.finished is None:
             reporter.message(f"starting empty: no checkpoint yet in {settings.checkpoint_dir}")

@@ -127,6 +127,9 @@ class JobProgress:
         failed_checkpoints: by this driver; savepoints are not counted.
         failed_in_a_row: checkpoints that failed since one was completed, where the failure counts.
         checkpoints: the latest checkpoints and savepoints of this driver, newest first.
+        earlier: what drivers before this one left in the lineage, as it was at the start: the
+            newest checkpoints, then the newest savepoints; their sizes are not known.
+        retain: how many checkpoints stay when another one is completed.
         storage_error: why the store cannot be used at the moment; empty while it can.
         tasks: how many of Spark's tasks run in it, when it was last looked.
         lag_rows: rows that sources had and no epoch had taken, when it was last looked; None where
@@ -179,6 +182,8 @@ class JobProgress:
     last_failure: FailureView | None = None
     last_savepoint: SavepointView | None = None
     checkpoints: tuple[CheckpointRecord, ...] = ()
+    earlier: tuple[CheckpointRecord, ...] = ()
+    retain: int = 1
     storage_error: str = ""
     released: bool = False
     in_epoch: bool = False

@@ -369,13 +369,22 @@ def _ranges(parts: Sequence[ServerPart], clean: Clean) -> Rows:
 
 
 def _savepoints(now: JobProgress, clean: Clean) -> Section:
-    """What can be restored, as far as this driver has seen it completed."""
-    done = [one for one in now.checkpoints if one.state == "Completed"]
-    savepoints = [one for one in done if one.kind == "Savepoint"]
-    checkpoints = [one for one in done if one.kind == "Checkpoint"][:1]
-    if not savepoints and not checkpoints:
-        empty = "Nothing was completed yet. moorage snapshots ls shows what earlier runs left."
+    """What can be restored: what this driver completed, and what it found of earlier ones."""
+    if now.standby:
+        empty = "This driver stands by. The page of the one that has the job says it."
         return Section("savepoints", "Savepoints", empty=empty)
+    own = [one for one in now.checkpoints if one.state == "Completed"]
+    done = [*own, *now.earlier]
+    savepoints = [one for one in done if one.kind == "Savepoint"]
+    newest = [one for one in done if one.kind == "Checkpoint"]
+    stay = {one.checkpoint_id for one in newest[: now.retain]}
+    if now.restored is not None and now.restored.own:
+        # A person may have chosen an older one: it stays until as many have followed.
+        followed = sum(one.kind == "Checkpoint" for one in own)
+        stay |= {now.restored.checkpoint_id} if followed < now.retain else set()
+    checkpoints = [one for one in newest if one.checkpoint_id in stay]
+    if not savepoints and not checkpoints:
+        return Section("savepoints", "Savepoints", empty="Nothing was completed yet.")
     rows = [_restorable(one, clean) for one in (*checkpoints, *savepoints)]
     header, numbers = _RESTORE
     table = Rows("What can be restored", header, numbers, rows)
@@ -390,6 +399,6 @@ def _restorable(record: CheckpointRecord, clean: Clean) -> Sequence[str]:
         record.kind.lower(),
         f"{record.epoch:,}",
         moment_text(record.completed_at),
-        size_text(record.bytes_total),
+        size_text(record.bytes_total) if record.bytes_total else "",
         f"--restore {clean(record.url) if savepoint else name}",
     )

@@ -112,6 +112,7 @@ def sample_run(epochs: int = 40) -> RunHistory:
             checkpoint(10, kind="Savepoint"),
             *(checkpoint(n) for n in range(9, 0, -1)),
         ),
+        retain=3,
         completed_checkpoints=9,
         failed_checkpoints=1,
         last_failure=FailureView("CHECKPOINT_EXPIRED", "Checkpoint expired before completing."),

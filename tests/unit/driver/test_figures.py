@@ -1,6 +1,7 @@
 """What is shown of a run: its graph, what subtasks did, and where an epoch's time went."""
 
 from dataclasses import astuple, replace
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import msgspec
@@ -11,12 +12,26 @@ from moorage.api.foreach_sinks import ForeachCheckpoint
 from moorage.api.functions import KeyedProcessFunction, OutputTag
 from moorage.api.graph import Branch, InputNode, JobGraph, KeyedInput, OperatorNode, SinkNode
 from moorage.api.streams import DataStream
-from moorage.driver.figures import Figures, graph_view, outputs_of, strange_times_of
+from moorage.driver.figures import (
+    Figures,
+    earlier_of,
+    graph_view,
+    outputs_of,
+    strange_times_of,
+)
 from moorage.driver.views import GraphView, NodeView
 from moorage.engine.acks import Ack, EpochOutcome
 from moorage.engine.event_time import InputClock, Watermarks
 from moorage_state.server.operations import RangeSpec
-from moorage_state.snapshots import decode_snapshot, encode_manifest
+from moorage_state.snapshots import (
+    Checkpoint,
+    Forgotten,
+    Retire,
+    Run,
+    Savepoint,
+    decode_snapshot,
+    encode_manifest,
+)
 
 NOTHING: Any = None
 
@@ -230,3 +245,44 @@ def test_a_time_in_another_unit_is_told_with_its_input_and_what_to_do(newest, wo
 def test_a_time_that_may_be_meant_is_not_worth_a_word(newest):
     heard = Watermarks({"in": InputClock()}, {"op": {"in"}}).after_epoch({"in": newest})
     assert strange_times_of(heard, NOW_S * 1000) == {}
+
+
+# -- what earlier drivers left -----------------------------------------------------------------
+
+AT = datetime(2026, 11, 23, 12, tzinfo=UTC)
+
+
+def kept(number):
+    return Checkpoint(1, 0, number, f"chk-{number}/MANIFEST", f"sha256:{number}", number, AT)
+
+
+def saved(number):
+    return Savepoint(1, 0, number, f"s3://saved/{number}", f"sha256:{number}", number, AT)
+
+
+def names(entries, claimed=""):
+    return [(one.checkpoint_id, one.kind, one.url) for one in earlier_of(entries, claimed)]
+
+
+def test_what_is_left_of_a_lineage_is_told_newest_first_and_what_is_gone_is_not():
+    entries = [kept(1), saved(2), kept(3), saved(4), kept(5), Retire(1, 1), Forgotten(1, 2)]
+    assert names(entries) == [
+        (5, "Checkpoint", ""),
+        (3, "Checkpoint", ""),
+        (4, "Savepoint", "s3://saved/4"),
+    ]
+    newest = earlier_of(entries)[0]
+    assert (newest.state, newest.epoch, newest.completed_at) == ("Completed", 5, AT)
+    assert names([]) == []
+
+
+def test_a_savepoint_that_the_job_deletes_is_nobodys_to_restore():
+    entries = [saved(2), saved(4)]
+    run = Run(2, 0, "s3://saved/2", explicit=True, claimed="sha256:2")
+    assert [one for one, *_ in names([*entries, run])] == [4]
+    assert [one for one, *_ in names([*entries, run], claimed="sha256:4")] == []
+
+
+def test_however_many_there_are_twenty_of_each_are_told_of():
+    found = names([kept(n) if n % 2 else saved(n) for n in range(1, 1001)])
+    assert [one for one, *_ in found] == [*range(999, 959, -2), *range(1000, 960, -2)]

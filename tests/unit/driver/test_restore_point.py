@@ -15,6 +15,7 @@ from msgspec.structs import replace as changed
 from moorage.api.aggregates import count
 from moorage.api.graph import JobGraph
 from moorage.api.windows import Sliding, Tumbling
+from moorage.driver.environment import StoppedWaiting
 from moorage.driver.lineage import hold_lineage, seen_lineage
 from moorage.driver.manifests import UID_MAPPING, WINDOWS, go_on_with_windows_of, windows_of
 from moorage.driver.refusals import (
@@ -342,6 +343,20 @@ def test_a_damaged_savepoint_is_not_said_to_have_an_older_one(lineage, started, 
     with pytest.raises(RestorePointCorrupt, match="use another savepoint") as caught:
         lineage.choose(started, orders)
     assert "older" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("started")
+def test_a_driver_tells_from_its_start_what_earlier_ones_left_and_how_many_stay(lineage):
+    class Waits:
+        def open(self, *_args: Any) -> Any:
+            raise StoppedWaiting
+
+    (lineage.path / "job.py").write_text("def build(env): ...")
+    heard: list[JobProgress] = []
+    options = RunOptions(orders=ORDERS, environment=Waits())  # type: ignore[arg-type]  # a stand-in
+    run_job(lineage.job(), lineage.path, options, heard.append)
+    assert [one.checkpoint_id for one in heard[-1].earlier] == [3, 2, 1]
+    assert heard[-1].retain == lineage.settings().retain > 1
 
 
 @pytest.mark.usefixtures("started")

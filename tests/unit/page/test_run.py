@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from moorage_testing.page_samples import AT, GRAPH, new_run, sample_run, subtasks
+from moorage_testing.page_samples import AT, GRAPH, checkpoint, new_run, sample_run, subtasks
 
 from moorage.driver.lookups import StateLookups
 from moorage.driver.types import JobProgress
@@ -21,6 +21,7 @@ from moorage.driver.views import (
     GraphView,
     NodeView,
     QueryableView,
+    RestoredView,
     WatermarkView,
 )
 from moorage.engine.kv_states import UnknownKvState
@@ -218,11 +219,57 @@ def test_the_overview_says_how_old_the_newest_checkpoint_and_how_long_an_epoch_i
     assert ("Under way" in told, told["Newest checkpoint"]) == (False, "none yet")
 
 
-def test_what_can_be_restored_is_the_newest_checkpoint_and_every_savepoint():
+def restorable(**progress):
+    history = sample_run()
+    history(replace(history.facts().progress, **progress))
+    found = section_of(history, "savepoints")
+    return [row[0] for table in found.tables for row in table.rows]
+
+
+def test_what_can_be_restored_is_every_checkpoint_that_is_kept_and_every_savepoint():
     (table,) = section_of(sample_run(), "savepoints").tables
     assert [row[-1] for row in table.rows] == [
         "--restore chk-9",
+        "--restore chk-8",
+        "--restore chk-7",
         "--restore s3://state/savepoints/sp-10",
+    ]
+
+
+def test_what_earlier_runs_left_can_be_restored_until_as_many_checkpoints_have_followed():
+    left = (checkpoint(6), checkpoint(5), checkpoint(4), checkpoint(3, kind="Savepoint"))
+    told = {"earlier": left, "retain": 3}
+    began = ["chk-6", "chk-5", "chk-4", "savepoint 3"]
+    assert restorable(checkpoints=(), **told) == began
+    assert restorable(checkpoints=(checkpoint(7, "Failed"),), **told) == began
+    some = (checkpoint(8, kind="Savepoint"), checkpoint(7))
+    expected = ["chk-7", "chk-6", "chk-5", "savepoint 8", "savepoint 3"]
+    assert restorable(checkpoints=some, **told) == expected
+    many = tuple(checkpoint(n) for n in range(12, 6, -1))
+    assert restorable(checkpoints=many, **told) == ["chk-12", "chk-11", "chk-10", "savepoint 3"]
+
+
+def test_an_older_checkpoint_that_a_person_chose_stays_as_long_as_it_is_kept():
+    left = tuple(checkpoint(n) for n in (6, 5, 4))
+    told = {"earlier": left, "retain": 2, "restored": RestoredView("chk-4", 4, AT, own=True)}
+    assert restorable(checkpoints=(), **told) == ["chk-6", "chk-5", "chk-4"]
+    assert restorable(checkpoints=(checkpoint(7),), **told) == ["chk-7", "chk-6", "chk-4"]
+    both = (checkpoint(8), checkpoint(7))
+    assert restorable(checkpoints=both, **told) == ["chk-8", "chk-7"]
+
+
+def test_a_driver_that_stands_by_sends_to_the_page_of_the_one_that_has_the_job():
+    history = RunHistory("clicks")
+    history(JobProgress(standby=True))
+    assert section_of(history, "savepoints").empty.startswith("This driver stands by.")
+
+
+def test_a_size_that_nobody_has_read_is_not_said_to_be_nothing():
+    history = new_run()
+    history(JobProgress(earlier=(replace(checkpoint(6), bytes_total=0),)))
+    (table,) = section_of(history, "savepoints").tables
+    assert table.rows == [
+        ("chk-6", "checkpoint", "60", "2026-11-23 12:01:02 UTC", "", "--restore chk-6")
     ]
 
 
