@@ -39,6 +39,10 @@ Standing = Literal["restore point", "retained", "retired", "unfinished", "gone"]
 """`retired`: its objects are still there. `unfinished`: objects without an entry in the log, of a
 checkpoint that is under way or was given up. `gone`: retired, and nothing is left of it."""
 
+WarningCode = Literal["nothing_stored", "restore_point_retired", "savepoints_not_listed"]
+"""What a warning is about. `restore_point_retired`: there were checkpoints, and none is left to
+begin from."""
+
 _THREADS = 8
 
 
@@ -182,6 +186,7 @@ class Listing:
         directory: the address of the checkpoint directory.
         savepoint_directory: where savepoints were looked for; None where no place is known.
         notes: what is no problem, and worth a word.
+        codes: of the warnings, in their order.
     """
 
     directory: str
@@ -191,6 +196,7 @@ class Listing:
     history: Sequence[HistoryRow] | None
     warnings: Sequence[str]
     notes: Sequence[str] = ()
+    codes: Sequence[WarningCode] = ()
 
 
 def list_snapshots(
@@ -208,7 +214,7 @@ def list_snapshots(
         StoreUnavailable: a store does not answer.
     """
     store = open_store(directories.checkpoints)
-    warnings: list[str] = []
+    warnings: list[tuple[WarningCode, str]] = []
     notes: list[str] = []
     lineage, rows = _checkpoints(store, now, gone=history) if has_log(store) else (None, [])
     where = directories.savepoints
@@ -216,11 +222,13 @@ def list_snapshots(
         where = directories.checkpoints
     savepoints = _savepoint_rows(where, now, warnings, notes, known=lineage is not None)
     if lineage is None and not savepoints:
-        warnings.append(_nothing(store))
+        warnings.append(("nothing_stored", _nothing(store)))
     elif lineage is not None and lineage.warning:
-        warnings.append(lineage.warning)
+        warnings.append(("restore_point_retired", lineage.warning))
     entries = _history(lineage) if history and lineage is not None else None
-    return Listing(directories.checkpoints, where, rows, savepoints, entries, warnings, notes)
+    codes, texts = [code for code, _ in warnings], [text for _, text in warnings]
+    place = directories.checkpoints
+    return Listing(place, where, rows, savepoints, entries, texts, notes, codes)
 
 
 def slices_of(manifest: Manifest) -> dict[tuple[str, int, str], int]:
@@ -334,7 +342,12 @@ def _row(
 
 
 def _savepoint_rows(
-    url: str | None, now: datetime, warnings: list[str], notes: list[str], *, known: bool
+    url: str | None,
+    now: datetime,
+    warnings: list[tuple[WarningCode, str]],
+    notes: list[str],
+    *,
+    known: bool,
 ) -> list[SavepointRow]:
     """The savepoints below `url`; a missing directory is an error only without a lineage."""
     if url is None:
@@ -344,7 +357,7 @@ def _savepoint_rows(
     except UserError as error:
         if not known:
             raise
-        warnings.append(f"no savepoints listed: {error}")
+        warnings.append(("savepoints_not_listed", f"no savepoints listed: {error}"))
         return []
     if store is None:
         notes.append(f"no savepoints yet: savepointDir={url}")

@@ -1,10 +1,13 @@
 """What to do about what went wrong, by its stable code. Pure.
 
-Most errors say it themselves; these sentences are for those whose words are the field's.
+Most errors say it themselves; these sentences are for those whose words are the field's, or that
+do not know the command line.
 """
 
 REWIND = "rewind"
 STORAGE = "storage"
+UNREADABLE = "unreadable"
+"""One checkpoint or savepoint among others."""
 
 _ADVICE = {
     "CHECKPOINT_EXPIRED": (
@@ -35,6 +38,32 @@ _ADVICE = {
     REWIND: (
         "Nothing is lost: the job went on from the last checkpoint. Where it happens often, cure "
         "what the words above name; more frequent checkpoints make each of them shorter."
+    ),
+    # Of a store, without a job: codes of errors, and of warnings of its listing.
+    "corrupt_state": (
+        "See what is whole: moorage snapshots verify DIR. From a savepoint a job begins by its "
+        "address: moorage run JOB.yaml --restore ADDRESS."
+    ),
+    "newer_format": "Look with the release that wrote it, or a later one.",
+    "nothing_stored": (
+        "The first checkpoint of a job comes here: moorage run JOB.yaml. If there should be some, "
+        "see that this is its state.checkpointDir, at the same endpoint."
+    ),
+    "restore_point_retired": (
+        "Begin from something that is listed below: moorage run JOB.yaml --restore NAME; or with "
+        "nothing: restore.mode: Empty and restore.acknowledgeStateLoss: true."
+    ),
+    "savepoints_not_listed": (
+        "Checkpoints are not affected. Mount the volume, or correct state.savepointDir."
+    ),
+    "store_denied": (
+        "Give these credentials read, write, list and delete below the prefix, and see that the "
+        "bucket is there. Try it: moorage store check DIR."
+    ),
+    "store_unavailable": "See whether the store answers: moorage store check DIR.",
+    UNREADABLE: (
+        "Begin from another one: moorage run JOB.yaml --restore NAME. Which are whole says "
+        "moorage snapshots verify DIR."
     ),
     STORAGE: "The job goes on without checkpoints meanwhile. Try it: moorage store check DIR.",
 }

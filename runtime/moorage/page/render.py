@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING
 
+from moorage.page.advice import advice_for
 from moorage.page.history import RunHistory
 from moorage.page.parts import Clean, Page, Problem, moment_text
 from moorage.page.store_views import page_of_store
@@ -60,6 +61,6 @@ def drawn_store(look: "Look", clean: Clean, nonce: str) -> str:
     try:
         page = page_of_store(*look(now), now, clean)
     except MoorageError as error:
-        problem = Problem(moment_text(now), clean(str(error)))
+        problem = Problem(moment_text(now), clean(str(error)), advice_for(error.code))
         page = Page("Moorage", "not readable", moment_text(now), [problem], [])
     return rendered(page, refresh_seconds=STORE_SECONDS, nonce=nonce)

@@ -11,6 +11,7 @@ import msgspec
 from moorage.driver.views import CheckpointTimes, GraphView
 from moorage.offline.description import Description, clocks_of
 from moorage.offline.listing import CheckpointRow, Listing, SavepointRow
+from moorage.page.advice import UNREADABLE, advice_for
 from moorage.page.charts import bars, summary
 from moorage.page.graph import drawing_of
 from moorage.page.parts import (
@@ -33,6 +34,7 @@ _STORED = (
 )
 _RESTORABLE = ("restore point", "retained")
 _MOST_DETAILS = 10
+_MOST_DAMAGED = 10
 _SAVEPOINTS = (
     ("Name", "Standing", "Format", "Checkpoint", "Epoch", "Size", "Restore with"),
     frozenset({3, 4, 5}),
@@ -56,7 +58,7 @@ def page_of_store(found: Listing, newest: Description | None, now: datetime, cle
         clean(newest.job if newest else found.directory),
         "stored",
         moment_text(now),
-        [Problem("", clean(text)[:MOST_TEXT]) for text in found.warnings],
+        _problems(found, clean),
         [
             _overview(found, newest, clean),
             *_graph(newest, clean),
@@ -65,6 +67,16 @@ def page_of_store(found: Listing, newest: Description | None, now: datetime, cle
             _savepoints(found.savepoints, clean),
         ],
     )
+
+
+def _problems(found: Listing, clean: Clean) -> list[Problem]:
+    """What is wrong with all of it, then what cannot be read, the newest first."""
+    told: list[tuple[str, str]] = list(zip(found.warnings, found.codes, strict=True))
+    newest = sorted(found.checkpoints, key=lambda row: row.id, reverse=True)
+    damaged = [(f"chk-{row.id}", row.problem) for row in newest if row.problem]
+    damaged += [(row.name, row.problem) for row in found.savepoints if row.problem]
+    told += [(f"{name} cannot be read: {why}", UNREADABLE) for name, why in damaged[:_MOST_DAMAGED]]
+    return [Problem("", clean(text)[:MOST_TEXT], advice_for(code)) for text, code in told]
 
 
 def _overview(found: Listing, newest: Description | None, clean: Clean) -> Section:

@@ -138,7 +138,9 @@ def test_savepoints_are_listed_among_other_things(directory, tmp_path, now):
 
 
 def test_an_empty_place_is_told_from_a_foreign_and_a_missing_one(tmp_path, now):
-    assert "nothing is stored here yet" in ls(tmp_path, now).warnings[0]
+    found = ls(tmp_path, now)
+    assert "nothing is stored here yet" in found.warnings[0]
+    assert found.codes == ["nothing_stored"]
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"neither.*found=notes.txt.*name the checkpointDir"):
         ls(tmp_path, now)
@@ -161,7 +163,9 @@ def test_a_missing_savepoint_directory_does_not_hide_the_checkpoints(directory, 
     assert found.notes == [f"no savepoints yet: savepointDir={both.savepoints}"]
     assert found.warnings == []
     gone = type(directories)(directories.checkpoints, f"file://{directory}/nas/saves")
-    assert "no savepoints listed: " in list_snapshots(gone, now).warnings[0]
+    found = list_snapshots(gone, now)
+    assert "no savepoints listed: " in found.warnings[0]
+    assert found.codes == ["savepoints_not_listed"]
 
 
 def test_a_lineage_whose_checkpoints_are_all_retired_is_listed_with_a_warning(directory, now):
@@ -172,6 +176,7 @@ def test_a_lineage_whose_checkpoints_are_all_retired_is_listed_with_a_warning(di
     found = ls(directory, now)
     assert {row.standing for row in found.checkpoints} == {"retired"}
     assert "every checkpoint of this lineage was retired" in found.warnings[0]
+    assert found.codes == ["restore_point_retired"]
 
 
 def test_the_rows_are_those_that_the_log_names(directory, now):

@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.client import HTTPConnection
+from typing import get_args
 
 import pytest
 
@@ -19,7 +20,8 @@ from moorage.driver.views import (
     ServerPart,
     WatermarkView,
 )
-from moorage.offline.listing import CheckpointRow, Listing
+from moorage.offline.listing import CheckpointRow, Listing, SavepointRow, WarningCode
+from moorage.page.advice import advice_for
 from moorage.page.charts import MOST_BARS, percentile
 from moorage.page.history import EPOCHS, PROBLEMS, RunHistory
 from moorage.page.parts import MOST_ROWS
@@ -164,6 +166,30 @@ def test_a_store_that_can_no_longer_be_read_says_so_on_its_page():
 
     html = drawn_store(look, Redactor({"S3_SECRET": "hunter2hunter2"}), "n")
     assert "no answer: key=***" in html
+    assert "<br>See whether the store answers: moorage store check DIR." in html
+
+
+def test_what_is_wrong_with_a_store_says_what_to_do_whatever_it_is():
+    codes = get_args(WarningCode)
+    found = replace(stored(1), warnings=[f"told {code}" for code in codes], codes=codes)
+    told = page_of_store(found, None, NOW, str).problems
+    assert [one.text for one in told] == found.warnings
+    assert all(one.advice.endswith(".") for one in told)
+    for code in ("corrupt_state", "newer_format", "store_denied", "store_unavailable"):
+        assert advice_for(code)
+
+
+def test_what_cannot_be_read_is_among_the_problems_newest_first_and_not_all_of_a_thousand():
+    found = replace(
+        stored(20, problem="manifest is missing"),
+        savepoints=[SavepointRow("sp", "/data/sp", "damaged", problem="as well")],
+    )
+    told = page_of_store(found, None, NOW, str).problems
+    assert told[0].text == "chk-20 cannot be read: manifest is missing"
+    assert "moorage snapshots verify" in told[0].advice
+    assert len(told) == 10
+    told = page_of_store(replace(found, checkpoints=[]), None, NOW, str).problems
+    assert [one.text for one in told] == ["sp cannot be read: as well"]
 
 
 @pytest.fixture
