@@ -1,13 +1,15 @@
 """`moorage doctor`: whether what a job needs is there, on this machine, in its store, on a cluster.
 
 Everything is looked at, also after something was wrong, and every finding says what to do. Nothing
-is changed: a store is tried below `probe/`, as `moorage store check` does, and a cluster is only
-asked, through the user's own `kubectl`, with the user's own rights.
+is changed: a store is tried below `probe/`, as `moorage store check` does, from this machine and
+with its credentials, and a cluster is only asked, through the user's own `kubectl`, with the user's
+own rights.
 """
 
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -20,7 +22,9 @@ from urllib.parse import unquote
 
 import typer
 from packaging.requirements import Requirement
+from packaging.version import InvalidVersion, Version
 
+from moorage import __version__
 from moorage.cli.checks import Place, checked_job
 from moorage.cli.exit_codes import ExitCode
 from moorage.cli.findings import Finding, Findings, Outcome, show
@@ -30,14 +34,20 @@ from moorage.driver.java import java_text
 from moorage.offline.lookup import directories_of
 from moorage.offline.store_check import check_store
 from moorage_api import ManifestError, StatefulSparkJob
-from moorage_state.errors import MoorageError
+from moorage_api.crds import job_crd, snapshot_crd
+from moorage_state.errors import MoorageError, StoreDenied, StoreUnavailable
 from moorage_state.stores import open_store
 
 LEAST_FREE_BYTES = 2 << 30
 MOST_CLOCK_SECONDS = 10.0
+LEAST_KUBERNETES = (1, 29)
+"""What the chart asks for, too."""
 KINDS = (JOBS, SNAPSHOTS)
 USER_VERBS = (("create", KINDS[0]), ("patch", KINDS[0]), ("create", KINDS[1]))
 DRIVER_VERBS = (("create", "pods"), ("create", "configmaps"), ("deletecollection", "pods"))
+_UPGRADE = "upgrade operator and definitions, as docs/upgrade.md says: helm upgrade"
+_TOLD = 3
+"""Of fields that a definition lacks."""
 
 
 def doctor(
@@ -78,8 +88,14 @@ def _looked(
             yield Finding("manifest", "ok", f"{manifest}: job {job.name}")
     if target == "cluster":
         yield from cluster(kubectl_of(context), namespace or (job and job.namespace) or "", job)
-    elif job is not None:
-        yield from stores(str(manifest))
+    if job is not None:
+        yield from stores(str(manifest), target)
+    elif target == "cluster" and manifest is None:
+        todo = (
+            "name a job: moorage doctor JOB.yaml --for cluster; or an address: moorage store check "
+            "s3://BUCKET/PREFIX"
+        )
+        yield Finding("store, clock", "unknown", "not tried: no store was named", todo)
 
 
 def machine(target: Place) -> Iterator[Finding]:
@@ -143,29 +159,57 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def stores(manifest: str) -> Iterator[Finding]:
-    """The directories of checkpoints and savepoints: whether they do what snapshots rely on."""
+def stores(manifest: str, target: Place = "local") -> Iterator[Finding]:
+    """The directories of checkpoints and savepoints: whether they do what snapshots rely on.
+
+    And this machine's clock against theirs.
+    """
     directories = directories_of(manifest)
     places = {"checkpointDir": directories.checkpoints, "savepointDir": directories.savepoints}
+    clocks: list[tuple[float, str]] = []
     for name, url in places.items():
-        if url is None:
-            continue
-        if absent := _absent_folder(url):
-            yield Finding(name, "ok", f"{absent}: the first run makes it")
-            continue
-        try:
-            report = check_store(open_store(url), lambda: datetime.now(UTC))
-        except MoorageError as error:
-            yield Finding(name, "failed", url, str(error))
-            continue
-        for one in report.failed:
-            yield Finding(name, "failed", f"{one.name}: {one.problem}", "use another store")
-        ahead = report.clock_ahead_seconds
-        if ahead is not None and abs(ahead) > MOST_CLOCK_SECONDS:
-            todo = "set this machine's clock (NTP): times in checkpoints come from it"
-            yield Finding("clock", "warning", f"{ahead:+.0f} s before {url}", todo)
-        if not report.failed:
-            yield Finding(name, "ok", f"{url}: {', '.join(one.name for one in report.checks)}")
+        if url is not None:
+            found, ahead = _tried(name, url, target)
+            yield from found
+            clocks += [(ahead, url)] if ahead is not None else []
+    if clocks:
+        yield _clock(*max(clocks, key=lambda one: abs(one[0])), target)
+
+
+def _tried(name: str, url: str, target: Place) -> tuple[Sequence[Finding], float | None]:
+    """What a store does, and how far this machine's clock is before its own, if that is known.
+
+    Some stores of a cluster can be reached from its pods alone, which is not their fault.
+    """
+    in_a_pod = f"try it in a pod with the account of jobs: moorage store check {url}"
+    if target == "cluster" and url.startswith("file://"):
+        detail = f"{url}: not tried: it is on a volume of the pods"
+        return [Finding(name, "unknown", detail, in_a_pod)], None
+    if absent := _absent_folder(url):
+        return [Finding(name, "ok", f"{absent}: the first run makes it")], None
+    try:
+        report = check_store(open_store(url), lambda: datetime.now(UTC))
+    except MoorageError as error:
+        if target == "cluster" and isinstance(error, StoreUnavailable | StoreDenied):
+            detail = f"{url}: could not be tried from this machine: {error}"
+            return [Finding(name, "unknown", detail, in_a_pod)], None
+        return [Finding(name, "failed", url, str(error))], None
+    found = [
+        Finding(name, "failed", f"{one.name}: {one.problem}", "use another store")
+        for one in report.failed
+    ]
+    done = Finding(name, "ok", f"{url}: {', '.join(one.name for one in report.checks)}")
+    return found or [done], report.clock_ahead_seconds
+
+
+def _clock(ahead: float, url: str, target: Place) -> Finding:
+    detail = f"{ahead:+.0f} s before {url}"
+    todo = "set this machine's clock (NTP): times in checkpoints come from it"
+    if target == "cluster":
+        detail = f"this machine's: {detail}"
+        todo = "set this machine's clock (NTP), and see to those of the nodes, which jobs go by"
+    well = abs(ahead) <= MOST_CLOCK_SECONDS
+    return Finding("clock", "ok" if well else "warning", detail, "" if well else todo)
 
 
 def _absent_folder(url: str) -> Path | None:
@@ -187,8 +231,7 @@ def cluster(kubectl: Ask, namespace: str, job: StatefulSparkJob | None) -> Itera
         todo = "check the kubeconfig and the context: kubectl config get-contexts"
         yield Finding("cluster", "failed", last_line(answer.stderr), todo)
         return
-    server = json.loads(answer.stdout)["serverVersion"]["gitVersion"]
-    yield Finding("cluster", "ok", f"Kubernetes {server}")
+    yield _server(json.loads(answer.stdout)["serverVersion"]["gitVersion"])
     yield from _definitions(kubectl)
     yield _operator(kubectl)
     place = ["-n", namespace] if namespace else []
@@ -203,8 +246,20 @@ def cluster(kubectl: Ask, namespace: str, job: StatefulSparkJob | None) -> Itera
         yield from _rights("drivers' rights", kubectl, DRIVER_VERBS, as_driver)
 
 
+def _server(version: str) -> Finding:
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if found is None:
+        return Finding("cluster", "unknown", f"Kubernetes {version}")
+    if (int(found[1]), int(found[2])) >= LEAST_KUBERNETES:
+        return Finding("cluster", "ok", f"Kubernetes {version}")
+    least = "{}.{}".format(*LEAST_KUBERNETES)
+    detail = f"Kubernetes {version}: {least} or later is needed"
+    todo = f"upgrade the cluster: state servers are native sidecars, which are on from {least} on"
+    return Finding("cluster", "failed", detail, todo)
+
+
 def _definitions(kubectl: Ask) -> Iterator[Finding]:
-    for kind in KINDS:
+    for kind, known in zip(KINDS, (job_crd(), snapshot_crd()), strict=True):
         answer = kubectl(["get", "crd", kind, "-o", "json"])
         if answer.returncode:
             absent = "NotFound" in answer.stderr
@@ -212,9 +267,38 @@ def _definitions(kubectl: Ask) -> Iterator[Finding]:
             outcome: Outcome = "failed" if absent else "unknown"
             yield Finding("definition", outcome, f"{kind}: {last_line(answer.stderr)}", todo)
             continue
-        spec = json.loads(answer.stdout)["spec"]
-        served = [version["name"] for version in spec["versions"] if version["served"]]
-        yield Finding("definition", "ok", f"{kind}: {', '.join(served)}")
+        served = _served(json.loads(answer.stdout))
+        told = f"{kind}: {', '.join(served)}"
+        lacking = [
+            f"{version}{field}"
+            for version, fields in _served(known).items()
+            for field in (sorted(fields - served[version]) if version in served else [""])
+        ]
+        if not lacking:
+            yield Finding("definition", "ok", told)
+            continue
+        some = f"{', '.join(lacking[:_TOLD])}{' ...' if len(lacking) > _TOLD else ''}"
+        detail = f"{told}; of another release, without {some}"
+        todo = f"what a definition does not know is dropped or refused; {_UPGRADE}"
+        yield Finding("definition", "warning", detail, todo)
+
+
+def _served(definition: dict[str, Any]) -> dict[str, frozenset[str]]:
+    """The fields of each version that is served."""
+    return {
+        version["name"]: frozenset(_fields(version.get("schema", {}).get("openAPIV3Schema", {})))
+        for version in definition["spec"]["versions"]
+        if version["served"]
+    }
+
+
+def _fields(node: dict[str, Any], path: str = "") -> Iterator[str]:
+    for name, one in node.get("properties", {}).items():
+        yield f"{path}.{name}"
+        yield from _fields(one, f"{path}.{name}")
+    for many in (node.get("items"), node.get("additionalProperties")):
+        if isinstance(many, dict):
+            yield from _fields(many, f"{path}[]")
 
 
 def _operator(kubectl: Ask) -> Finding:
@@ -230,7 +314,27 @@ def _operator(kubectl: Ask) -> Finding:
     if len(ready) < len(found):
         todo = f"kubectl describe deployment -n {found[0]['metadata']['namespace']}"
         return Finding("operator", "failed", f"not ready: {', '.join(names)}", todo)
-    return Finding("operator", "ok", ", ".join(names))
+    told = [
+        f"{name} {_release(one) or ''}".rstrip() for name, one in zip(names, found, strict=True)
+    ]
+    detail = ", ".join(told)
+    if all(_release(one) in {None, __version__} for one in found):
+        return Finding("operator", "ok", detail)
+    detail = f"{detail}; this command line is {__version__}"
+    return Finding("operator", "warning", detail, f"take that release's moorage; or {_UPGRADE}")
+
+
+def _release(deployment: dict[str, Any]) -> str | None:
+    """By its image's tag where that is a version, else by what the chart says; None: unknown."""
+    containers = deployment.get("spec", {}).get("template", {}).get("spec", {}).get("containers")
+    image = containers[0].get("image", "") if containers else ""
+    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    try:
+        Version(tag)
+    except InvalidVersion:
+        labels: dict[str, str] = deployment["metadata"].get("labels", {})
+        return labels.get("app.kubernetes.io/version")
+    return str(tag)
 
 
 def _ready(deployment: dict[str, Any]) -> bool:
