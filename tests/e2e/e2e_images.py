@@ -42,6 +42,8 @@ class Images:
         """The operator's and the runtime's image; `tag` is the version by default."""
         # ARGS is also what `make` passes words for pytest in, and exports.
         environment = {**os.environ, "BUILDER": self.builder, "ARGS": " ".join(self.options)}
+        # The base is whatever the tester's nodes and builder have.
+        environment = {"OPERATOR_MAX_MB": "2000", "RUNTIME_MAX_MB": "4000"} | environment
         command = ["scripts/image.sh", *([tag] if tag else [])]
         subprocess.run(command, cwd=ROOT, check=True, env=environment)
 
