@@ -1,8 +1,8 @@
 """Asks a savepoint with SQL: DuckDB reads its Parquet files, without a job, Spark or Java.
 
-    python query.py savepoints/initial accounts balance
+    python query.py ../bootstrap/savepoints/initial accounts balance
 
-What is in the files: docs/formats.md, "Canonical files".
+Needs `pip install duckdb`. What is in the files: docs/formats.md, "Canonical files".
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""The example for Kafka: from topic to topic, its driver killed, and each event counted once."""
+"""The example for Kafka: from topic to topic, its driver killed, and each event counted once.
+
+The commands are those of examples/kafka/README.md.
+"""
 
 import json
 import signal
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from moorage_testing.jobs import JobHome, kill_group, wait_until
+from moorage_testing.pages import blocks
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(240)]
 
@@ -19,9 +23,13 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "kafka"
 def auditor(tmp_path):
     """The address of the brokers, and a call for what they saw last."""
     log = tmp_path / "auditor.log"
-    command = [sys.executable, str(EXAMPLE / "brokers.py"), "--rate", "50"]
+    (typed,) = blocks("examples/kafka/README.md", "sh")
+    _, brokers, run = (line.partition("  #")[0].split() for line in typed.code.splitlines())
+    assert run == ["KAFKA=ADDRESS", "moorage", "run", "job.yaml"]  # what `home` starts
+    assert brokers == ["python", "brokers.py"]
+    command = [sys.executable, *brokers[1:], "--rate", "50"]
     with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file)
+        process = subprocess.Popen(command, stdout=file, cwd=EXAMPLE)
 
     def lines():
         # The last one may not be whole yet.

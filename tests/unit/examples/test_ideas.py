@@ -1,7 +1,9 @@
 """Examples of one idea each: run as whole jobs without Spark, or as a person would."""
 
 import importlib
+import itertools
 import json
+import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,18 +13,21 @@ import matplotlib as mpl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
+from moorage_testing.pages import blocks
 
 from moorage.state import read
 from moorage.testing import KeyedHarness, run_job
+from moorage.testing.environment import TestEnvironment
 from moorage_api.manifest import parse_manifest
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-IDEAS = [
-    *("bootstrap", "dedup", "fraud", "rules", "schema_change", "scoring", "sessions"),
-    "stream_join",
-]
+FOLDERS = sorted(path.name for path in EXAMPLES.iterdir() if (path / "README.md").is_file())
+MANIFESTS = sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.glob("*/job*.yaml"))
+# Those make their input, of any size, by a script that the README has people call.
+MADE = {"flights": "prepare.py", "nexmark": "events.py"}
+NO_FILES = {"kafka", "ticker"}
 MINUTE = 60_000
+TEN = 1_767_261_600_000  # o'clock, on the day of the samples
 
 
 @pytest.fixture
@@ -153,13 +158,15 @@ def test_the_model_is_loaded_once_however_many_epochs_there_are(example, monkeyp
 @pytest.fixture
 def savepoint(example, tmp_path, monkeypatch):
     """What bootstrap.py makes of a table of three accounts."""
-    monkeypatch.chdir(tmp_path)
+    # As in a checkout, where the notebook lies beside the example that makes the savepoint.
+    for folder in ("bootstrap", "savepoints"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "savepoints")
     table = pa.table({"account": ["ann", "bob", "eve"], "balance": [120, 7, 300]})
     pq.write_table(table, "balances.parquet")
-    assert (
-        example("bootstrap", "bootstrap").bootstrap("balances.parquet", "savepoints/initial") == 3
-    )
-    return "savepoints/initial"
+    made = "../bootstrap/savepoints/initial"
+    assert example("bootstrap", "bootstrap").bootstrap("balances.parquet", made) == 3
+    return made
 
 
 def test_a_table_becomes_the_state_that_the_job_asks_for(example, savepoint):
@@ -172,6 +179,13 @@ def test_a_table_becomes_the_state_that_the_job_asks_for(example, savepoint):
     ]
     paid = {"payments": [("ann", 5), ("new", 1)]}
     assert sorted(run_job(job.build, paid, args=["in", "out"])["out"]) == [("ann", 5), ("new", 1)]
+
+
+def test_the_table_beside_the_job_becomes_a_savepoint(example, tmp_path):
+    bootstrap = example("bootstrap", "bootstrap").bootstrap
+    assert bootstrap(str(EXAMPLES / "bootstrap" / "balances.csv"), f"{tmp_path}/made") == 20
+    found = read(f"{tmp_path}/made", "accounts", "balance").to_pydict()
+    assert dict(zip(found["key"], found["value"], strict=True))["ann"] == 68
 
 
 def test_duckdb_reads_a_savepoint(example, savepoint):
@@ -198,9 +212,125 @@ def test_the_notebook_runs_and_draws(capsys):
     plt.close("all")
 
 
-@pytest.mark.parametrize("folder", IDEAS)
-def test_the_manifest_beside_a_job_is_good_and_names_it(folder):
-    text = (EXAMPLES / folder / "job.yaml").read_bytes()
-    job = parse_manifest(text, folder)
-    assert (EXAMPLES / folder / job.spec.application.main_file).is_file()
-    assert job.metadata.name == yaml.safe_load(text)["metadata"]["name"] == folder.replace("_", "-")
+@pytest.mark.parametrize("manifest", MANIFESTS)
+def test_the_manifest_beside_a_job_is_good_and_names_it(manifest):
+    path = EXAMPLES / manifest
+    job = parse_manifest(path.read_bytes(), manifest)
+    assert job.spec.application.main_path(path.parent).is_file()
+    assert job.name in {path.parent.name.replace("_", "-"), "kafka-counts"}
+
+
+def test_every_example_has_a_readme_with_commands_and_is_listed():
+    folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir()} - {"__pycache__"}
+    assert {*FOLDERS} == folders
+    assert [one for one in FOLDERS if not blocks(f"examples/{one}/README.md", "sh")] == []
+    index = (EXAMPLES / "README.md").read_text()
+    assert {*re.findall(r"^\| \[\w+\]\((\w+)/\)", index, re.MULTILINE)} == folders
+
+
+class Asked(TestEnvironment):
+    """Keeps by uid of an input the folder that it is read from."""
+
+    def __init__(self, args=()):
+        super().__init__(args)
+        self.paths = {}
+
+    def read_stream(self, uid, format, *, path=None, **options):  # noqa: A002 - as its parent
+        self.paths |= {} if path is None else {uid: path}
+        return super().read_stream(uid, format, path=path, **options)
+
+
+def clock(hour, minute=0):
+    return at(TEN + ((hour - 10) * 60 + minute) * MINUTE)
+
+
+SAMPLES = {
+    "backends/job.yaml": {"payments-out": [("a", 5), ("b", 7)], "copies-out": [("a", 5)]},
+    "bootstrap/job.yaml": {"out": [("ann", 5), ("new", 1)]},
+    "dedup/job.yaml": {"payments-out": [("a", 5), ("b", 7)], "copies-out": [("a", 5)]},
+    "fraud/job.yaml": {"alerts": [("4711", 600.0, TEN)]},
+    "rules/job.yaml": {"out": [("ann", "FR", 50, 40)]},
+    "schema_change/job.yaml": {
+        "out": [("cellar", 1, 11.0), ("kitchen", 1, 20.5), ("kitchen", 2, 21.0)]
+    },
+    "schema_change/job_before.yaml": {"out": [("cellar", 1), ("kitchen", 1), ("kitchen", 2)]},
+    "scoring/job.yaml": {
+        "out": [("ann", 400.0, 0.377541), ("ann", 400.0, 0.5), ("bob", 20.0, 0.021881)]
+    },
+    "sessions/job.yaml": {
+        "out": [
+            ("ann", TEN, ["/", "/cart", "/buy"]),
+            ("ann", TEN + 90 * MINUTE, ["/"]),
+            ("bob", TEN + 5 * MINUTE, ["/"]),
+        ]
+    },
+    "sinks/job.yaml": {"counts": [("ann", 1), ("ann", 2), ("bob", 1)]},
+    "stream_join/job.yaml": {
+        "out": [
+            ("v1", "hats", "/buy", clock(10, 10)),
+            ("v1", "shoes", "/buy", clock(10, 10)),
+        ]
+    },
+    "windows/job.yaml": {
+        "hourly-out": [
+            ("A", clock(10), clock(11), 3, 32.0, 12.0),
+            ("A", clock(11), clock(12), 1, 9.0, 9.0),
+            ("A", clock(12), clock(13), 1, 5.0, 5.0),
+            ("B", clock(10), clock(11), 1, 20.0, 20.0),
+            ("B", clock(11), clock(12), 1, 30.0, 30.0),
+        ],
+        "late-out": [("t6", "A", clock(10, 50), 7.0)],
+        "spells-out": [
+            ("A", clock(10), clock(10, 30), 3),
+            ("A", clock(11, 20), clock(11, 40), 1),
+            ("A", clock(12, 30), clock(12, 50), 1),
+            ("B", clock(10, 30), clock(10, 50), 1),
+            ("B", clock(11, 45), clock(12, 5), 1),
+        ],
+        "dearest-out": [  # a taxi's list anew whenever it is another one
+            ("t1", "A", clock(10), 12.0, 1),
+            ("t1", "A", clock(10), 12.0, 1),
+            ("t2", "A", clock(10, 10), 8.0, 2),
+            ("t2", "A", clock(10, 10), 8.0, 3),
+            ("t3", "B", clock(10, 30), 20.0, 1),
+            ("t3", "B", clock(10, 30), 20.0, 2),
+            ("t4", "A", clock(11, 20), 9.0, 2),
+            ("t5", "B", clock(11, 45), 30.0, 1),
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_input_that_a_script_makes_is_made_as_the_readme_says(name):
+    assert MADE[name] in "".join(one.code for one in blocks(f"examples/{name}/README.md", "sh"))
+
+
+@pytest.mark.parametrize(
+    "manifest", [one for one in MANIFESTS if not one.startswith((*MADE, *NO_FILES))]
+)
+def test_the_input_of_an_example_is_there_and_gives_what_its_readme_says(example, manifest):
+    folder = EXAMPLES / Path(manifest).parent
+    job = parse_manifest((EXAMPLES / manifest).read_bytes(), manifest)
+    main, args = job.spec.application.main_path(folder), tuple(job.spec.application.args)
+    build = example(main.parent.name, main.stem).build
+    build(asked := Asked(args))
+    inputs = {uid: main.parent / path for uid, path in asked.paths.items()}
+    found = run_job(build, list(epochs(inputs)), args=args)
+    assert {uid: sorted(rows) for uid, rows in found.items()} == SAMPLES[manifest]
+
+
+def epochs(folders):
+    """The files 1.json of all inputs, then the files 2.json: rows with their times as such."""
+    for number in itertools.count(1):
+        files = {uid: folder / f"{number}.json" for uid, folder in folders.items()}
+        if not any(file.is_file() for file in files.values()):
+            assert number > 1, f"an example without input: {folders}"
+            return
+        yield {uid: list(rows_of(file)) for uid, file in files.items() if file.is_file()}
+
+
+def rows_of(file):
+    for line in file.read_text().splitlines():
+        row = json.loads(line)
+        yield {**row, "at": datetime.fromisoformat(row["at"])} if "at" in row else row
