@@ -100,7 +100,7 @@ docs-check: docs $(STAMP) ## build the site, and type in what its pages show, wi
 	$(PYTEST) -m docs tests/docs $(ARGS)
 
 # Needs Chromium and npm; no part of `make test`.
-browser: docs $(STAMP) ## look at pages and the docs in Chromium: screenshots, and what axe-core finds
+browser: docs $(STAMP) ## look at pages and the docs in Chromium, and use them: screenshots, and what axe-core finds
 	$(BIN)/python scripts/browser.py $(ARGS)
 
 dist: $(STAMP) ## build wheel and sdist, and look whether all is in them

@@ -1,11 +1,14 @@
 """Looks at all that is for a browser in a real one: `make browser`.
 
 Opens it with Chromium in light and dark, wide and as wide as a phone, lets axe-core judge each
-view, and leaves screenshots; `--pictures` makes those of docs/images anew. Ends with status 1 where
-axe-core finds anything, or something is wider than the window. Looked at are the pages of made-up
-runs (one with everything, one that just began, one that fails, one that is very large), that of a
-store, its report, and pages of the documentation's site that have all that one can have; or what is
-served at the URL that is named.
+view, and leaves screenshots; `--pictures` makes those of docs/images anew. Looked at are the pages
+of made-up runs (one with everything, one that just began, one that fails, one that is very large),
+that of a store, its report, and pages of the documentation's site that have all that one can have,
+the others of the site in one view; or what is served at the URL that is named. The page of a run
+is used, too: scripts/browser_checks.py.
+
+Ends with status 1 where axe-core finds anything, something is wider than the window, a page throws
+or the browser complains of it, or the page of a run does not do what it is to.
 
 Needs `chromium` (Debian: apt-get install chromium) and `npm`, which gets axe-core.
 """
@@ -16,15 +19,13 @@ import base64
 import itertools
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import threading
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, redirect_stdout
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -33,10 +34,13 @@ from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
-from aiohttp import ClientSession, ClientWebSocketResponse
+from browser_tab import Tab, browser
 from PIL import Image  # matplotlib brings it
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+from browser_checks import wrong_behaviour
 
 from moorage.cli.job_tree import drawn
 from moorage.cli.page import report
@@ -52,7 +56,6 @@ from moorage.page.server import Draw, PageServer
 from moorage.page.views import page_of_run
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tests" / "support"))
 AXE = "axe-core@4.14.1"
 PICTURES: dict[tuple[str, str], tuple[str, int]] = {
     ("page-wide-light", "body"): ("page-light", 1700),
@@ -72,8 +75,11 @@ SITE_PAGES = (
     "404",
 )
 _SINCE = timedelta(minutes=3)
-_START_SECONDS = 30.0
-_VIEWS = tuple(itertools.product(("light", "dark"), (("wide", 1280), ("phone", 390))))
+_WIDE = ("wide", 1280)
+_VIEWS = tuple(itertools.product(("light", "dark"), (_WIDE, ("phone", 390))))
+_ONE_VIEW = (("light", _WIDE),)
+"""Of pages of the site that have nothing which no other has."""
+
 # What lies in something that scrolls, or is cut off there, does not widen the page.
 _WIDER = """[...document.querySelectorAll("body *:not(.skip)")]
   .filter(one => one.getBoundingClientRect().right > WIDTH + 1)
@@ -83,54 +89,13 @@ _WIDER = """[...document.querySelectorAll("body *:not(.skip)")]
     return true;
   })
   .map(one => one.tagName + "#" + one.id).slice(0, 5)"""
-# A page is complete once it is loaded and two frames of it were drawn.
-_DRAWN = """new Promise(done => {
-  const drawn = () => requestAnimationFrame(() => requestAnimationFrame(done));
-  document.readyState === "complete" ? drawn() : addEventListener("load", drawn);
-})"""
-_HOVER = "--blink-settings=primaryHoverType=2,availableHoverTypes=2"
-"""A mouse: with one the theme of the documentation lets the keyboard reach blocks that scroll."""
-_LEFT = {
-    ("landmark-unique", ".md-code__nav"): "the theme's, for each button that copies; no WCAG rule",
-    ("scrollable-region-focusable", ".md-typeset__scrollwrap"): (
-        "the theme's, around each table; browsers let the keyboard reach what scrolls"
-    ),
-}
-"""What axe-core finds and is left, by its rule and a part of its place, with the reason."""
 _FORGET = "try { localStorage.clear() } catch { }"
-# What comes in slowly has its colours by then.
-_STILL = """document.head.append(Object.assign(document.createElement("style"),
-  {textContent: "* { transition: none !important; animation: none !important }"}))"""
+# What comes in slowly has its colours by then. Such a style the pages' own policy allows.
+_STILL = """(still => {
+  still.replaceSync("* { transition: none !important; animation: none !important }");
+  document.adoptedStyleSheets.push(still);
+})(new CSSStyleSheet())"""
 _RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
-
-
-class Tab:
-    """A tab of the browser, spoken to by its debugging protocol."""
-
-    def __init__(self, socket: ClientWebSocketResponse) -> None:
-        self._socket = socket
-        self._numbers = itertools.count(1)
-
-    async def call(self, method: str, **params: Any) -> Any:
-        """One command, and its result."""
-        number = next(self._numbers)
-        await self._socket.send_json({"id": number, "method": method, "params": params})
-        async for message in self._socket:
-            answer = json.loads(message.data)
-            if answer.get("id") == number:
-                if "error" in answer:
-                    raise SystemExit(f"browser: {method}: {answer['error']['message']}")
-                return answer["result"]
-        raise SystemExit("browser: it has ended")
-
-    async def run(self, script: str) -> Any:
-        """What a script yields."""
-        found = await self.call(
-            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
-        )
-        if "exceptionDetails" in found:
-            raise SystemExit(f"browser: {found['exceptionDetails']}")
-        return found["result"].get("value")
 
 
 def axe_source() -> str:
@@ -143,49 +108,6 @@ def axe_source() -> str:
             if found is None:
                 raise SystemExit(f"browser: no axe.min.js in {AXE}")
             return found.read().decode()
-
-
-@asynccontextmanager
-async def browser() -> AsyncIterator[Tab]:
-    """A browser with one empty tab."""
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        raise SystemExit("browser: there is none; apt-get install chromium")
-    # Its helpers may still write there for a moment when it has ended.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        process = await asyncio.create_subprocess_exec(
-            program,
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            _HOVER,
-            "--remote-debugging-port=0",
-            f"--user-data-dir={profile}",
-            "about:blank",
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        try:
-            port = Path(profile) / "DevToolsActivePort"
-            await asyncio.to_thread(_wait_for, port)
-            address = f"http://127.0.0.1:{port.read_text().splitlines()[0]}/json/list"
-            async with ClientSession() as session:
-                async with session.get(address) as answer:
-                    tabs = await answer.json()
-                url = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
-                async with session.ws_connect(url, max_msg_size=64 << 20) as socket:
-                    yield Tab(socket)
-        finally:
-            process.terminate()
-            await process.wait()
-
-
-def _wait_for(port: Path) -> None:
-    until = time.monotonic() + _START_SECONDS
-    while not (port.exists() and "\n" in port.read_text()):
-        if time.monotonic() > until:
-            raise SystemExit("browser: it does not start")
-        time.sleep(0.1)
 
 
 @contextmanager
@@ -251,7 +173,9 @@ def _site(stack: ExitStack) -> dict[str, str]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     stack.callback(server.shutdown)
     address = f"http://127.0.0.1:{server.server_port}"
-    return {f"docs-{name}": f"{address}/{name}.html" for name in SITE_PAGES}
+    names = [str(file.relative_to(SITE).with_suffix("")) for file in SITE.rglob("*.html")]
+    others = sorted(set(names) - set(SITE_PAGES))
+    return {f"docs-{name}": f"{address}/{name}.html" for name in (*SITE_PAGES, *others)}
 
 
 def draw_terminal(file: Path) -> None:
@@ -274,54 +198,76 @@ async def shoot(tab: Tab, **how: Any) -> bytes:
     return base64.b64decode(shot["data"])
 
 
-async def look(urls: dict[str, str], out: Path, pictures: Path | None) -> int:
-    """Every view of the pages; how many things axe-core found."""
+async def look(urls: dict[str, str], out: Path, pictures: Path | None, *, used: bool) -> int:
+    """Every view of the pages, then what the page of a run does, if it is to be used.
+
+    Returns:
+        how many findings there are, all of which are printed.
+    """
     axe, count = axe_source(), 0
     async with browser() as tab:
-        await tab.call("Page.enable")
         # Else the site keeps the light of its first view.
         await tab.call("Page.addScriptToEvaluateOnNewDocument", source=_FORGET)
         await tab.call("Emulation.setScrollbarsHidden", hidden=True)  # they cover the margin
-        for (page, url), (theme, (name, width)) in itertools.product(urls.items(), _VIEWS):
-            scheme = [{"name": "prefers-color-scheme", "value": theme}]
-            await tab.call("Emulation.setEmulatedMedia", features=scheme)
-            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-            await tab.call("Emulation.setDeviceMetricsOverride", **size)
-            await tab.call("Page.navigate", url="about:blank")  # else only its fragment is new
-            await tab.call("Page.navigate", url=url)
-            await tab.run(_DRAWN)
-            await tab.run(_STILL)
-            view = f"{page}-{name}-{theme}"
-            (out / f"{view}.png").write_bytes(await shoot(tab))
-            for (of, begin), (picture, most) in PICTURES.items():
-                if of != view or pictures is None:
-                    continue
-                place = f"document.querySelector({begin!r}).getBoundingClientRect()"
-                y, high = await tab.run(f"(b => [b.y, b.height])({place})")
-                clip = {"x": 0, "y": y, "width": width, "height": min(high, most), "scale": 1}
-                with Image.open(BytesIO(await shoot(tab, clip=clip))) as shown:
-                    shown.quantize(128).save(pictures / f"{picture}.png", optimize=True)
-            await tab.run("document.querySelectorAll('details').forEach(d => d.open = true)")
-            await tab.run(axe)
-            told = await tab.run(f"axe.run(document, {json.dumps(_RULES)}).then(JSON.stringify)")
-            wide = await tab.run(_WIDER.replace("WIDTH", str(width)))
-            found = list(_violations(json.loads(told)["violations"]))
-            for text in found:
-                print(f"{page} {theme} {name}: {text}")
-            if wide:
-                print(f"{page} {theme} {name}: wider than the window: {wide}")
-            count += len(found) + len(wide)
+        for page, url in urls.items():
+            for theme, (name, width) in _views_of(page):
+                await _show(tab, url, theme, width)
+                view = f"{page}-{name}-{theme}"
+                if _views_of(page) is _VIEWS:
+                    (out / f"{view}.png").write_bytes(await shoot(tab))
+                if pictures is not None:
+                    await _keep_pictures(tab, view, width, pictures)
+                for text in (found := await _wrong(tab, axe, width)):
+                    print(f"{page} {theme} {name}: {text}")
+                count += len(found)
+        if used:
+            for text in (found := await wrong_behaviour(tab)):
+                print(f"page of a run, used: {text}")
+            count += len(found)
     return count
+
+
+def _views_of(page: str) -> tuple[tuple[str, tuple[str, int]], ...]:
+    name = page.removeprefix("docs-")
+    return _VIEWS if name in SITE_PAGES or name == page else _ONE_VIEW
+
+
+async def _show(tab: Tab, url: str, theme: str, width: int) -> None:
+    scheme = [{"name": "prefers-color-scheme", "value": theme}]
+    await tab.call("Emulation.setEmulatedMedia", features=scheme)
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    await tab.call("Emulation.setDeviceMetricsOverride", **size)
+    await tab.open(url)
+    await tab.run(_STILL)
+
+
+async def _keep_pictures(tab: Tab, view: str, width: int, pictures: Path) -> None:
+    """Of this view the parts that docs/images has."""
+    for (of, begin), (picture, most) in PICTURES.items():
+        if of != view:
+            continue
+        place = f"document.querySelector({begin!r}).getBoundingClientRect()"
+        y, high = await tab.run(f"(b => [b.y, b.height])({place})")
+        clip = {"x": 0, "y": y, "width": width, "height": min(high, most), "scale": 1}
+        with Image.open(BytesIO(await shoot(tab, clip=clip))) as shown:
+            shown.quantize(128).save(pictures / f"{picture}.png", optimize=True)
+
+
+async def _wrong(tab: Tab, axe: str, width: int) -> list[str]:
+    """What is wrong with what the tab shows, with all of it opened."""
+    await tab.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    await tab.run(axe)
+    told = await tab.run(f"axe.run(document, {json.dumps(_RULES)}).then(JSON.stringify)")
+    found = list(_violations(json.loads(told)["violations"]))
+    wide = await tab.run(_WIDER.replace("WIDTH", str(width)))
+    found += [f"wider than the window: {one}" for one in wide]
+    return [*found, *await tab.faults()]
 
 
 def _violations(found: list[dict[str, Any]]) -> Iterator[str]:
     for one in found:
-        known = [part for rule, part in _LEFT if rule == one["id"]]
-        places = [str(node["target"]) for node in one["nodes"]]
-        places = [place for place in places if not any(part in place for part in known)]
-        if places:
-            told = ", ".join(places[:5])
-            yield f"{one['id']} ({one['impact']}): {one['help']}: {told}"
+        places = ", ".join(str(node["target"]) for node in one["nodes"][:5])
+        yield f"{one['id']} ({one['impact']}): {one['help']}: {places}"
 
 
 def main() -> int:
@@ -338,8 +284,8 @@ def main() -> int:
     if pictures is not None:
         draw_terminal(pictures / "status-terminal.svg")
     with served(given.url) as urls:
-        count = asyncio.run(look(urls, given.out, pictures))
-    print(f"{count} findings; screenshots in {given.out}")
+        count = asyncio.run(look(urls, given.out, pictures, used=given.url is None))
+    print(f"{len(urls)} pages, {count} findings; screenshots in {given.out}")
     return 1 if count else 0
 
 
