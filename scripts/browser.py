@@ -18,6 +18,7 @@ import asyncio
 import base64
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -192,6 +193,29 @@ def draw_terminal(file: Path) -> None:
     file.write_text(re.sub(r" +$", "", svg, flags=re.MULTILINE) + "\n")
 
 
+def draw_notebook(file: Path) -> None:
+    """What the notebook of the examples plots, of the savepoint that it names."""
+    examples = ROOT / "examples"
+    cells = json.loads((examples / "savepoints" / "plot.ipynb").read_text())["cells"]
+    code = ["".join(one["source"]) for one in cells if one["cell_type"] == "code"]
+    code.append(
+        f"figure.savefig({str(file)!r}, bbox_inches='tight', metadata={{'Software': None}})"
+    )
+    table = examples / "bootstrap" / "balances.csv"
+    make = [table.with_name("bootstrap.py"), table, "../bootstrap/savepoints/initial"]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("bootstrap", "savepoints"):
+            (Path(folder) / name).mkdir()
+        for arguments in (make, ["-c", "\n".join(code)]):
+            subprocess.run(
+                [sys.executable, *map(str, arguments)],
+                cwd=Path(folder) / "savepoints",
+                env={**os.environ, "MPLBACKEND": "agg"},
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+
+
 async def shoot(tab: Tab, **how: Any) -> bytes:
     """A PNG of what the tab shows."""
     shot = await tab.call("Page.captureScreenshot", captureBeyondViewport=True, **how)
@@ -283,6 +307,7 @@ def main() -> int:
     pictures = ROOT / "docs" / "images" if given.pictures else None
     if pictures is not None:
         draw_terminal(pictures / "status-terminal.svg")
+        draw_notebook(pictures / "savepoint-plot.png")
     with served(given.url) as urls:
         count = asyncio.run(look(urls, given.out, pictures, used=given.url is None))
     print(f"{len(urls)} pages, {count} findings; screenshots in {given.out}")
