@@ -1,7 +1,7 @@
 """Where a job runs and how wide it is: application, pods, parallelism, epochs."""
 
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
@@ -65,7 +65,8 @@ class Application(Model):
     """What the job file finds in `env.args`."""
 
     py_files: Annotated[Items[_PyFile], Field(max_length=128)] = ()
-    """More Python files, zips or wheels for driver and executors; paths like mainFile's."""
+    """More Python modules, folders, zips or wheels for driver and executors; paths like
+    mainFile's."""
 
     env: Annotated[Items[EnvVar], Field(max_length=128)] = ()
     """Environment variables of driver and executors."""
@@ -79,6 +80,16 @@ class Application(Model):
     def main_path(self, base: Path) -> Path:
         """Return the job file's path on this machine; `base` is the manifest's directory."""
         return base / self.main_file.removeprefix("local://")
+
+    @property
+    def import_paths(self) -> tuple[str, ...]:
+        """Where Python looks for what `pyFiles` has: folders and archives, of a module its folder.
+
+        They are relative to the manifest's directory, or absolute.
+        """
+        names = (name.removeprefix("local://") for name in self.py_files)
+        paths = (str(PurePath(one).parent) if one.endswith(".py") else one for one in names)
+        return tuple(dict.fromkeys(paths))
 
 
 class Autoscaler(Model):

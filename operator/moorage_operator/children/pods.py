@@ -503,7 +503,7 @@ def _sidecar_command(meta: Meta, spec: JobSpec) -> list[str]:
         # Where the driver looks for it: beside the job file, and in what the job brings.
         application = spec.application
         folder = PurePosixPath(application.main_file.removeprefix("local://")).parent
-        names = [str(folder), *(name.removeprefix("local://") for name in application.py_files)]
+        names = [str(folder), *application.import_paths]
         words += [word for name in names for word in ("--code", name)]
     return ["tini", "-s", "--", "python", "-m", "moorage_state.server.sidecar", *words]
 

@@ -112,7 +112,7 @@ def _backend(job: StatefulSparkJob, folder: Path) -> Iterator[Problem]:
             state.options,
             [
                 job.spec.application.main_path(folder).parent,
-                *(folder / name.removeprefix("local://") for name in job.spec.application.py_files),
+                *(folder / name for name in job.spec.application.import_paths),
             ],
         )
     except IllegalConfigurationError as error:

@@ -149,10 +149,7 @@ class JobSettings:
         # An operator tells the sidecars as well; an older one leaves rocksdb out.
         named = spec.state.effective_backend if orders else spec.state.backend
         interval = spec.checkpoint.effective_interval
-        py_files = tuple(
-            (job_dir / name.removeprefix("local://")).resolve()
-            for name in spec.application.py_files
-        )
+        py_files = tuple((job_dir / name).resolve() for name in spec.application.import_paths)
         changelog = changelog_options(
             spec.state.options, default_options(os.environ), asked=spec.state.changelog
         )

@@ -5,7 +5,7 @@ import pydantic
 import pytest
 import yaml
 
-from moorage_api import Duration, Quantity, Restore, Scaling, StatefulSparkJob
+from moorage_api import Application, Duration, Quantity, Restore, Scaling, StatefulSparkJob
 
 EVERYTHING = """
 apiVersion: moorage.dev/v1alpha1
@@ -173,3 +173,17 @@ def _undescribed(model, above):
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
             yield from _undescribed(kind, (*above, name))
+
+
+@pytest.mark.parametrize(
+    ("py_files", "paths"),
+    [
+        ([], ()),
+        (["lib.zip", "../shared"], ("lib.zip", "../shared")),
+        (["helpers.py", "lib/prices.py", "lib/rates.py"], (".", "lib")),
+        (["local:///app/lib/prices.py", "local:///app/more.whl"], ("/app/lib", "/app/more.whl")),
+    ],
+)
+def test_a_module_is_imported_from_its_folder(py_files, paths):
+    application = Application.model_validate({"mainFile": "job.py", "pyFiles": py_files})
+    assert application.import_paths == paths

@@ -131,6 +131,8 @@ def test_an_example_moved_to_a_cluster_is_accepted(path, jobs):
     spec = data["spec"]
     spec |= {"image": "examples:1", "upgrade": {"mode": "LastCheckpoint"}}
     spec["application"]["mainFile"] = "local:///app/job.py"
+    if spec["application"].pop("pyFiles", None):
+        spec["application"]["pyFiles"] = ["local:///app/lib"]
     for name in {"checkpointDir", "savepointDir"} & set(spec["state"]):
         spec["state"][name] = f"s3://examples/{name}"
     assert jobs.faults(data) == []
