@@ -127,6 +127,8 @@ def met(tmp_path_factory, small_event_files, truth):
         home.wait_for_checkpoints(2)
         # Of little state all files are in the manifest itself.
         wait_until(lambda: own_files(home), 60, "a checkpoint with files of its own")
+        # On a busy machine it would else be through, and leave no newer checkpoint to begin with.
+        os.kill(process.pid, signal.SIGSTOP)
         refusal = home.run(expect=4)
         servers = children_of(process, "moorage_state.server")
         assert process.poll() is None, f"it was through before it could be killed\n{home.log()}"

@@ -120,7 +120,12 @@ def test_a_store_that_is_silent_is_not_waited_for(complete, job_file, monkeypatc
 def test_a_shell_can_have_it_installed(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "moorage.cli", "--show-completion", "bash"],
-        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        # Else it goes by the shell that began these tests, whichever that is.
+        env={
+            "HOME": str(tmp_path),
+            "PATH": "/usr/bin:/bin",
+            "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
+        },
         capture_output=True,
         text=True,
         check=False,
