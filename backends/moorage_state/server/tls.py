@@ -69,6 +69,7 @@ class Certificates:
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
+        self._paths = [Path(files.directory, name) for name in _NAMES]
         self._lock = threading.Lock()
         self._seen: Marks = ()
         self._passed_over: Marks = ()
@@ -108,7 +109,7 @@ class Certificates:
 
     def _now(self) -> _Contexts:
         with self._lock:
-            seen = marks(Path(self._files.directory, name) for name in _NAMES)
+            seen = marks(self._paths)
             made, refused = self._made, False
             if made is None or seen != self._seen:
                 made, refused = self._taken_up(seen)

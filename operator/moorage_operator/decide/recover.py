@@ -399,11 +399,8 @@ def _has_run(draft: Draft, rules: FailurePolicy) -> bool:
 
 def _note_disruption(draft: Draft, rules: FailurePolicy) -> None:
     """Something else than the job ended its driver, once more."""
-    known, since = (
-        draft.status.restarts.disruptions,
-        draft.now - rules.backoff.reset_after.timedelta,
-    )
-    lately = (*(at for at in known if at > since), draft.now)
+    since = draft.now - rules.backoff.reset_after.timedelta
+    lately = (*(at for at in draft.status.restarts.disruptions if at > since), draft.now)
     draft.put_restarts(disruptions=lately[-_MOST_COUNTED:])
 
 

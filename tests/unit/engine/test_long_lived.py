@@ -79,26 +79,12 @@ FORMS: list[tuple[type[Told], Any]] = [
 ]
 
 
-class Model(KeyedProcessFunction):
-    long_lived = True
-    calls = Told.calls
-
-    def open(self, ctx):
-        self.calls.append(f"open {ctx.uid}")
-        self.opened_with = ctx
-
-    def open_epoch(self, ctx):
-        self.calls.append(f"epoch {ctx.subtask}")
-        self.n = ctx.get_state(ValueStateDescriptor("n", "long"))
-
+class Model(Told, KeyedProcessFunction):
     def process(self, row, ctx):
         if row.n < 0:
             raise ValueError("no")
         self.n.update((self.n.value() or 0) + row.n)
         yield ctx.key, self.n.value()
-
-    def close(self):
-        self.calls.append("close")
 
 
 @pytest.fixture(autouse=True)
