@@ -6,7 +6,6 @@ machine), when it is asked again, and how answers that come in pages are put tog
 """
 
 import http.client
-import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -340,17 +339,17 @@ def _plain(value: Any) -> Any:
 
 def _portions(keys: list[Any]) -> Iterator[list[Any]]:
     """The keys, in portions that are not too many or too long for one question."""
-    some: list[Any] = []
-    size = 0
-    for key in keys:
-        more = len(json.dumps(key)) + 1
-        if some and (len(some) == MOST_KEYS or size + more > _PORTION_BYTES):
-            yield some
-            some, size = [], 0
-        some.append(key)
-        size += more
-    if some:
-        yield some
+    for at in range(0, len(keys), MOST_KEYS):
+        yield from _short_enough(keys[at : at + MOST_KEYS])
+
+
+def _short_enough(keys: list[Any]) -> Iterator[list[Any]]:
+    if len(keys) > 1 and len(LookupRequest("", keys).to_json()) > _PORTION_BYTES:
+        middle = len(keys) // 2
+        yield from _short_enough(keys[:middle])
+        yield from _short_enough(keys[middle:])
+    else:
+        yield keys
 
 
 def _splits(answer: dict[str, Any]) -> bool:

@@ -65,7 +65,7 @@ class LookupRequest:
             raise BadLookup("one entry of a map is asked for, or those with a prefix: not both")
 
     def to_json(self) -> bytes:
-        """As `from_json` reads it, without the name."""
+        """As `from_json` reads it, without the name. Raises BadLookup: it is no text."""
         body = _Body(
             self.keys,
             self.typed,
@@ -75,7 +75,12 @@ class LookupRequest:
             self.after,
             self.limit,
         )
-        return msgspec.json.encode(body)
+        try:
+            return msgspec.json.encode(body)
+        except UnicodeEncodeError as error:
+            raise BadLookup(
+                "a key, map key or namespace holds half a character: write it in UTF-8"
+            ) from error
 
 
 class _Body(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):

@@ -134,7 +134,8 @@ class StateLookups:
         self._open: set[_Asked] = set()
         self._resting: list[_Asked] = []
         self._connections: list[_Connections] = []
-        self._own = threading.local()
+        # Those that no look-up has; the last one first, since what serves it is still in caches.
+        self._idle: list[_Connections] = []
         self._known: dict[str, StoredState] = {}
 
     @contextmanager
@@ -275,38 +276,47 @@ class StateLookups:
     def asked(
         self, source: LookupSource, calls: dict[int, list[Call]], until: float
     ) -> dict[int, Answer]:
-        """Ask servers over this thread's connections; an error for those that are not reached."""
-        own = self._mine(source.servers)
-        answers: dict[int, Answer] = {}
-        clients = {}
-        for index, some in calls.items():
-            try:
-                clients[index] = own.to(index), some
-            except MoorageError as error:
-                answers[index] = Answer(error=error)
-        left = max(_LEAST_SECONDS, until - self._clock())
-        answers |= self._exchange(clients, seconds=left, keep_going=True)
-        for index, answer in answers.items():
-            if isinstance(answer.error, ServerGone):
-                own.drop(index)
+        """Ask servers over connections of our own; an error for those that are not reached."""
+        with self._lent(source.servers) as own:
+            answers: dict[int, Answer] = {}
+            clients = {}
+            for index, some in calls.items():
+                try:
+                    clients[index] = own.to(index), some
+                except MoorageError as error:
+                    answers[index] = Answer(error=error)
+            left = max(_LEAST_SECONDS, until - self._clock())
+            answers |= self._exchange(clients, seconds=left, keep_going=True)
+            for index, answer in answers.items():
+                if isinstance(answer.error, ServerGone):
+                    own.drop(index)
         return answers
 
     def is_over(self, until: float) -> bool:
         """Whether it is too late to ask again, or the job has ended."""
         return self._clock() >= until or self._ended.is_set()
 
-    def _mine(self, servers: "Servers") -> "_Connections":
-        own: _Connections | None = getattr(self._own, "connections", None)
-        if own is None or own.servers is not servers:
-            own = self._own.connections = _Connections(servers)
-            with self._lock:
+    @contextmanager
+    def _lent(self, servers: "Servers") -> "Iterator[_Connections]":
+        with self._lock:
+            own = self._idle.pop() if self._idle else None
+            if own is None or own.servers is not servers:
+                own = _Connections(servers)
                 self._connections.append(own)
-        return own
+        try:
+            yield own
+        finally:
+            with self._lock:
+                kept = own in self._connections
+                if kept:
+                    self._idle.append(own)
+            if not kept:  # the job has ended meanwhile
+                own.close()
 
     def _close(self) -> None:
         with self._lock:
             pool, self._pool = self._pool, None
-            connections, self._connections = self._connections, []
+            connections, self._connections, self._idle = self._connections, [], []
             unanswered, self._resting = list(self._open), []
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -317,7 +327,7 @@ class StateLookups:
 
 
 class _Connections:
-    """One thread's connections to state servers."""
+    """One look-up's connections to state servers."""
 
     def __init__(self, servers: "Servers") -> None:
         self.servers = servers

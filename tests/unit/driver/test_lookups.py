@@ -222,6 +222,13 @@ def test_many_long_keys_are_asked_for_in_questions_that_the_endpoint_takes():
         assert client.get_many("n", []) == []
 
 
+def test_half_a_character_in_a_key_is_a_mistake_of_who_asks():
+    with QueryableStateClient("http://127.0.0.1:1", "t") as client:
+        for keys in (["\ud800"], ["a", "\ud800"]):
+            with pytest.raises(UserError, match="write it in UTF-8"):
+                client.get_many("n", keys)
+
+
 @pytest.fixture
 def job(group, tmp_path):
     (tmp_path / "store").mkdir()
@@ -488,6 +495,56 @@ def test_a_state_server_that_is_restarted_is_connected_to_anew(job, group):
     job.ask_in_vain("counts", "ann")
     job.fleet.recover()
     assert job.values("counts", "ann") == [1]
+
+
+def test_look_ups_one_after_the_other_share_connections_though_not_a_thread(job):
+    both, threads, used = threading.Barrier(2), set(), []
+
+    def asked(clients, **how):
+        threads.add(threading.get_ident())
+        used.append({id(client) for client, _ in clients.values()})
+        if len(used) <= both.parties:
+            both.wait(30)
+        return exchange(clients, **how)
+
+    job.run(counting(1), ("ann",))
+    lookups = StateLookups(exchange=asked)
+    with lookups.serving(job.source()):
+
+        def ask():
+            return lookups.submit(LookupRequest("counts", ["ann"]))
+
+        for one in [ask() for _ in range(both.parties)]:
+            told(one)
+        assert used[0] != used[1]
+        for _ in range(8):
+            told(ask())
+    assert len(threads) == both.parties
+    assert used[both.parties :] == [used[-1]] * 8
+
+
+def test_connections_that_come_back_after_the_job_has_ended_are_closed(job):
+    asked, go_on, exchanged = threading.Event(), threading.Event(), []
+
+    def held(clients, **how):
+        asked.set()
+        assert go_on.wait(30)
+        exchanged.append(clients)
+        return exchange(clients, **how)
+
+    job.run(counting(1), ("ann",))
+    lookups = StateLookups(exchange=held)
+    with lookups.serving(job.source()):
+        answer = lookups.submit(LookupRequest("counts", ["ann"]))
+        assert asked.wait(30)
+        pool = lookups._pool
+    go_on.set()
+    with pytest.raises(JobNotRunning):
+        answer.result(30)
+    assert pool
+    pool.shutdown(wait=True)
+    assert exchanged
+    assert not lookups._idle
 
 
 def test_look_ups_that_wait_for_a_state_server_hold_up_no_others(job, group):
