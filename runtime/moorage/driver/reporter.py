@@ -262,6 +262,11 @@ class Reporter:
             moves=self.progress.moves + 1,
         )
 
+    def watermarks(self, found: tuple[WatermarkView, ...]) -> None:
+        """How far event time has come, while no epoch runs that would tell it."""
+        if found != self.progress.watermarks:
+            self._publish(watermarks=found)
+
     def clock(self, behind_ms: int) -> None:
         """By how much the machine's clock is behind processing time; people are told once."""
         behind = behind_ms // 1000

@@ -500,6 +500,8 @@ class StreamRun:
         now_ms = runner.processing_time()
         if ticking.quiet:
             runner.watermarks = runner.watermarks.quiet_at(now_ms)
+            # An input that became idle need not bring the watermark on, and then no epoch tells it.
+            self._c.reporter.watermarks(watermarks_of(runner.watermarks))
         if not ticking.due(runner.watermarks, runner.next_timer, now_ms):
             return
         try:

@@ -27,7 +27,14 @@ from moorage.page.parts import (
     count_text,
     moment_text,
 )
-from moorage.texts import age_text, duration_text, event_time_text, since_text, size_text
+from moorage.texts import (
+    age_text,
+    awaited_text,
+    duration_text,
+    event_time_text,
+    since_text,
+    size_text,
+)
 
 _PHASES = {
     "plan": "plan",
@@ -163,7 +170,7 @@ def _graph(facts: RunFacts, now: datetime, clean: Clean) -> Section:
         rows = [
             (
                 clean(one.uid),
-                clean(one.held_by),
+                awaited_text(clean(one.held_by)),
                 event_time_text(one.time_ms, now),
             )
             for one in marks[:MOST_ROWS]

@@ -7,7 +7,7 @@ from moorage_testing.manifests import checkpoint_manifest
 
 from moorage.driver.reporter import Reporter
 from moorage.driver.types import JobProgress
-from moorage.driver.views import SampleView
+from moorage.driver.views import SampleView, WatermarkView
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -55,6 +55,15 @@ def test_what_clocks_are_corrected_by_every_day_is_not_worth_a_word(
     reporter.clock(behind_ms)
     assert told(caplog) == []
     assert reporter.progress.clock_behind_seconds == behind_ms // 1000
+
+
+def test_event_time_is_told_between_epochs_where_it_is_news(
+    reporter: Reporter, heard: list[JobProgress]
+) -> None:
+    waits, idle = (WatermarkView("pairs", 4_999, "orders"),), (WatermarkView("pairs", 4_999),)
+    for found in (waits, waits, idle, idle):
+        reporter.watermarks(found)
+    assert [progress.watermarks for progress in heard] == [waits, idle]
 
 
 def test_what_is_restored_and_the_epoch_under_way_are_told_while_they_last(

@@ -27,8 +27,14 @@ from moorage.driver.requests import (
 from moorage.driver.samples import OutputSamples
 from moorage.driver.stream_run import StreamRun, Ticking
 from moorage.driver.types import RunOutcome
-from moorage.driver.views import CheckpointView, ExecutorsView, SampleView, SavepointView
-from moorage.engine.event_time import Watermarks
+from moorage.driver.views import (
+    CheckpointView,
+    ExecutorsView,
+    SampleView,
+    SavepointView,
+    WatermarkView,
+)
+from moorage.engine.event_time import InputClock, JobClocks, Watermarks
 from moorage.engine.range_access import ExecutorLost
 from moorage.engine.samples import Sampling
 from moorage.engine.task_failures import SparkEnded
@@ -133,6 +139,7 @@ class Reports:
         self.phases: list[str] = []
         self.was_released = False
         self.clocks: list[int] = []
+        self.marks: list[tuple[WatermarkView, ...]] = []
         self.progress = SimpleNamespace(last_checkpoint=LAST)
 
     def phase(self, phase: str, message: str = "") -> None:
@@ -140,6 +147,9 @@ class Reports:
 
     def clock(self, behind_ms: int) -> None:
         self.clocks.append(behind_ms)
+
+    def watermarks(self, found: tuple[WatermarkView, ...]) -> None:
+        self.marks.append(found)
 
     def released(self) -> None:
         self.was_released = True
@@ -481,6 +491,20 @@ def test_a_stop_at_once_waits_for_no_epoch_without_input(running, monkeypatch):
     assert running.drive() is RunOutcome.STOPPED
     thread.join()
     assert running.checkpoints.did == []
+
+
+def test_an_input_that_becomes_idle_while_no_epoch_runs_is_told(running):
+    clocks = {"clicks": InputClock(0, idle_after_ms=100), "orders": InputClock(0, 100)}
+    job, seconds, run = JobClocks(clocks, {}, {"pairs": frozenset(clocks)}), [0.0], running.run
+    newest = {"clicks": 5_000, "orders": 3_000}
+    run._runner.watermarks = Watermarks.at_first(job).after_epoch(newest, 0, 0)
+    run._runner.processing_time = lambda: int(1_000 * seconds[0])
+    run._ticking = Ticking(timers=False, epoch_seconds=0.0, clock=lambda: seconds[0])
+    run._tick_when_idle()
+    assert running.reports.marks == []
+    seconds[0] = 30.0
+    run._tick_when_idle()
+    assert running.reports.marks == [(WatermarkView("pairs", 4_999, held_by=""),)]
 
 
 @pytest.mark.parametrize("savepoint", [None, SavepointRequest("last", stop=True)])

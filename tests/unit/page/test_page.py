@@ -88,7 +88,11 @@ def test_how_far_event_time_has_come_is_shown_with_what_it_waits_for():
     assert graph.tables[-1].rows == [
         ("sums", "clicks<", "2026-11-23 11:58:55Z, 1m05s behind the clock"),
         ("join", "payments", "none yet"),
-        ("odd", "", f"{1 << 62} ms"),
+        (
+            "odd",
+            "a newer row: all inputs are idle, it stays at the newest less max_delay",
+            f"{1 << 62} ms",
+        ),
     ]
     html = html_of(run_of(progress))
     assert "clicks&lt;" in html
