@@ -203,7 +203,7 @@ def _tried(name: str, url: str, target: Place) -> tuple[Sequence[Finding], float
 
 
 def _clock(ahead: float, url: str, target: Place) -> Finding:
-    detail = f"{ahead:+.0f} s before {url}"
+    detail = f"{round(ahead):+d} s before {url}"
     todo = "set this machine's clock (NTP): times in checkpoints come from it"
     if target == "cluster":
         detail = f"this machine's: {detail}"

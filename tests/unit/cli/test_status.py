@@ -164,8 +164,8 @@ def test_a_job_that_runs_is_shown_as_a_tree(moorage, running, job_file):
         "! going back to the last checkpoint: an executor was lost",
         "! last failure of a checkpoint: CHECKPOINT_EXPIRED: Checkpoint expired before completing.",
         (
-            "├── stream: epoch 40, 200,000 rows, 5,000 rows/s, 40 late, 4 with a null key, "
-            "state 40.0 MiB"
+            "├── stream: epoch 40, 200,000 rows, 5,000 rows/s, 160 late, 8 with a null key, "
+            "state 20.0 MiB"
         ),
         "├── epoch 41 under way for 1m..s",
         "├── watermark of sessions: 1970-01-01 00:00:05Z, .. behind the clock, waits for clicks",

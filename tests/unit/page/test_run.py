@@ -269,7 +269,7 @@ def test_a_size_that_nobody_has_read_is_not_said_to_be_nothing():
     history(JobProgress(earlier=(replace(checkpoint(6), bytes_total=0),)))
     (table,) = section_of(history, "savepoints").tables
     assert table.rows == [
-        ("chk-6", "checkpoint", "60", "2026-11-23 12:01:02 UTC", "", "--restore chk-6")
+        ("chk-6", "checkpoint", "18", "2026-11-23 12:00:20 UTC", "", "--restore chk-6")
     ]
 
 
