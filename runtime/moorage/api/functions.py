@@ -318,6 +318,14 @@ class OfFunction(RichFunction):
         self._function.close()
 
 
+def innermost(function: Any) -> Any:
+    """What the operators that run a function are made of, in the end: itself where it is none."""
+    # By type: an object of a job may answer with code of its own.
+    while issubclass(type(function), OfFunction):
+        function = function._function  # noqa: SLF001 - of this module
+    return function
+
+
 class KeyedProcessFunction(RichFunction):
     """A function over the rows of one key at a time, with state and timers.
 

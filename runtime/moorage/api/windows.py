@@ -409,7 +409,8 @@ class WindowContext:
 
     Attributes:
         key: the current key.
-        window: its start and end; the whole of time for `Global` and `Count`.
+        window: its `start` and `end`, integers of milliseconds since 1970 UTC; the whole of time
+            for `Global` and `Count`.
     """
 
     def __init__(

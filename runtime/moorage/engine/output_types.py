@@ -53,7 +53,7 @@ def _of_kind(kind: pa.DataType, values: Sequence[Any]) -> str:
     for found in set(map(type, values)) - {type(None)}:
         if not issubclass(found, taken) or _is_lookalike(kind, found):
             example = next(v for v in values if type(v) is found)
-            return f"got {example!r:.100} of Python type {found.__name__}"
+            return f"got {example!r:.100} of Python type {found.__name__}{_hint(kind, found)}"
     if pa.types.is_timestamp(kind):
         return _time_zones(kind, values)
     if pa.types.is_nested(kind):
@@ -66,6 +66,16 @@ def _is_lookalike(kind: pa.DataType, found: type) -> bool:
     if pa.types.is_date(kind):
         return issubclass(found, datetime.datetime)
     return issubclass(found, bool) and not pa.types.is_boolean(kind)
+
+
+def _hint(kind: pa.DataType, found: type) -> str:
+    """How the times that functions are given, which are integers, become timestamps."""
+    if pa.types.is_timestamp(kind) and issubclass(found, (int, np.integer)):
+        return (
+            "; give datetime.fromtimestamp(ms / 1000, UTC) where this is milliseconds, such as "
+            "ctx.window.start, or declare the column as long"
+        )
+    return ""
 
 
 def _time_zones(kind: pa.DataType, values: Sequence[Any]) -> str:

@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 import moorage
 import moorage_state
 from moorage.api.declarations import first_line
+from moorage.api.functions import innermost
 from moorage.api.misplaced import did_you_mean
 from moorage_state.checks import StateTypeError
 from moorage_state.errors import (
@@ -80,7 +81,10 @@ _WRAPPING = ("An error occurred while calling", "An exception was thrown from th
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 # Ours, and what dataclasses generate of ours, which has no file.
 _OURS = (str(Path(moorage.__file__).parent), str(Path(moorage_state.__path__[0])), "<string>")
-_METHODS = ("process", "process_element", "process_batch")
+_METHODS = (
+    *("process", "process_element", "process_element1", "process_element2"),
+    *("process_broadcast_element", "process_batch", "join", "co_group", "on_timer", "on_timers"),
+)
 _WRITING = frozenset({"add", "add_all", "put", "put_all", "update"})
 _FRAMES = 5
 
@@ -206,21 +210,25 @@ def _gist(text: str) -> str:
 
 def failure_in(function: Any, exc: Exception, where: str) -> SubtaskFailure:
     """What the driver is told: of an error in the job's code where, what, and its trace."""
-    frames = _frames_of_the_job(exc)
+    frames, written = _frames_of_the_job(exc), innermost(function)
     if type(exc) is UserError:
-        return SubtaskFailure(exc.code, f"{exc} ({_place(function, frames)})")
+        return SubtaskFailure(exc.code, f"{exc} ({_place(written, frames) or where})")
     if isinstance(exc, MoorageError):
         return SubtaskFailure(exc.code, str(exc))
     if isinstance(exc, OSError) and exc.errno in _DISK_ERRORS:
         return SubtaskFailure(LocalDiskError.code, str(exc))
     if isinstance(exc, StateTypeError) and not frames:
         # Found when the key was done: a trace would show nothing but our own lines.
-        lines = _writing_lines(function, exc.__traceback__) or [_place(function, frames)]
-        words = f"{where}: {type(exc).__name__}: {exc} ({' or '.join(lines)})"
+        place = " or ".join(_writing_lines(written, exc.__traceback__)) or _place(written, frames)
+        words = f"{where}: {type(exc).__name__}: {exc}{_in_brackets(place)}"
         return SubtaskFailure(UserFunctionError.code, words)
-    place = "" if frames else f" ({_place(function, frames)})"  # else the trace shows it
+    place = "" if frames else _in_brackets(_place(written, frames))  # else the trace shows it
     words = f"{where}: {type(exc).__name__}: {exc}{_hint(exc)}{place}"
     return SubtaskFailure(UserFunctionError.code, f"{words}\n{_trace(exc, frames)}")
+
+
+def _in_brackets(place: str) -> str:
+    return f" ({place})" if place else ""
 
 
 def _frames_of_the_job(exc: Exception) -> list[traceback.FrameSummary]:
@@ -231,15 +239,27 @@ def _frames_of_the_job(exc: Exception) -> list[traceback.FrameSummary]:
 
 
 def _place(function: Any, frames: Sequence[traceback.FrameSummary]) -> str:
-    """The line that raised it; of what was found when rows left the function, its first line."""
+    """The line that raised it; of what was found when rows left the function, its methods.
+
+    Empty where the job's author wrote none, as of windows that aggregate.
+    """
     if frames:
         return f"file={frames[-1].filename} line={frames[-1].lineno} in {frames[-1].name}"
-    name = type(function).__name__
-    for method in _METHODS:
-        code = _code_of(type(function).__dict__.get(method))
-        if code is not None:
-            return f"file={code.co_filename} line={code.co_firstlineno} in {name}.{method}"
-    return f"in {name}"
+    kind, methods = type(function), _methods_of(type(function))
+    found = [(name, code) for name in _METHODS if (code := _code_of(methods.get(name)))]
+    return " or ".join(
+        f"file={code.co_filename} line={code.co_firstlineno} in {kind.__name__}.{name}"
+        for name, code in found
+        if not code.co_filename.startswith(_OURS)
+    )
+
+
+def _methods_of(kind: type) -> dict[str, object]:
+    """What runs by each name: what a class overrides does not."""
+    found: dict[str, object] = {}
+    for one in reversed(kind.__mro__):
+        found |= vars(one)
+    return found
 
 
 def _writing_lines(function: Any, trace: TracebackType | None) -> list[str]:
@@ -252,13 +272,10 @@ def _writing_lines(function: Any, trace: TracebackType | None) -> list[str]:
         if (raising := trace.tb_frame.f_locals.get("self")) is not None:
             handles.append(raising)
         trace = trace.tb_next
-    methods: dict[str, object] = {}
     try:
+        methods = _methods_of(type(function))
         attributes = object.__getattribute__(function, "__dict__").items()
         names = {name for name, mine in attributes if _is_one(mine, handles)}
-        for kind in type(function).__mro__:
-            for name, method in vars(kind).items():
-                methods.setdefault(name, method)  # what it overrides does not run
     except Exception:  # noqa: BLE001 - whatever an object says of itself, the error is told
         return []
     return [

@@ -3,8 +3,23 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from moorage import KeyedProcessFunction, ValueStateDescriptor
+import pytest
+
+from moorage import (
+    CoGroupFunction,
+    FileSink,
+    JoinFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    ProcessJoinFunction,
+    ProcessWindowFunction,
+    Tumbling,
+    ValueStateDescriptor,
+)
 from moorage.engine.task_failures import failure_in
+from moorage.testing import run_job
 from moorage_state.errors import Retryable, UserError
 
 
@@ -75,3 +90,108 @@ def test_what_no_line_of_the_job_raised_is_told_the_methods_first_line():
         f"rows do not fit: column=n (file={__file__} line={line} in Count.process)"
     )
     assert failure_in(Count(), Retryable("gone"), "").message == "gone"
+
+
+# Each gives a time as it was given it, in milliseconds, for a column that is a timestamp.
+
+
+class OfWindow(ProcessWindowFunction):
+    def process(self, key, ctx, rows):  # noqa: ARG002 - what a function is given
+        yield (ctx.window.start,)
+
+
+class OfGroups(CoGroupFunction):
+    def co_group(self, lefts, rights, ctx):  # noqa: ARG002 - as above
+        yield (ctx.window.start,)
+
+
+class OfPair(JoinFunction):
+    def join(self, left, right, ctx):  # noqa: ARG002 - as above
+        yield (left.at,)
+
+
+class Inherits(OfPair):
+    pass
+
+
+class NearInTime(ProcessJoinFunction):
+    def process_element(self, left, right, ctx):  # noqa: ARG002 - as above
+        yield (ctx.timestamp,)
+
+
+class OfBoth(KeyedCoProcessFunction):
+    def process_element1(self, row, ctx):
+        ctx.timer_service().register_event_time_timer(row.at)
+
+    def process_element2(self, row, ctx):
+        pass
+
+    def on_timer(self, timestamp, ctx):  # noqa: ARG002 - as above
+        yield (timestamp,)
+
+
+class WithRules(KeyedBroadcastProcessFunction):
+    def process_element(self, row, ctx):  # noqa: ARG002 - as above
+        yield (row.at,)
+
+    def process_broadcast_element(self, row, ctx):
+        pass
+
+
+HOUR = Tumbling("1h")
+RULES = MapStateDescriptor("rules", "string", "long")
+MADE: dict[str, Any] = {"uid": "made", "output": "at timestamp"}
+
+
+@pytest.mark.parametrize(
+    ("make", "methods"),
+    [
+        (lambda a, _: a.window(HOUR).process(OfWindow(), **MADE), [OfWindow.process]),
+        (
+            lambda a, b: a.co_group(b).window(HOUR).apply(OfGroups(), **MADE),
+            [OfGroups.co_group],
+        ),
+        (lambda a, b: a.join(b).window(HOUR).apply(OfPair(), **MADE), [OfPair.join]),
+        (lambda a, b: a.join(b).window(HOUR).apply(Inherits(), **MADE), [OfPair.join]),
+        (lambda a, b: a.temporal_join(b).apply(OfPair(), **MADE), [OfPair.join]),
+        (
+            lambda a, b: a.interval_join(b).between("0s", "0s").process(NearInTime(), **MADE),
+            [NearInTime.process_element],
+        ),
+        (
+            lambda a, b: a.connect(b).process(OfBoth(), **MADE),
+            [OfBoth.process_element1, OfBoth.process_element2, OfBoth.on_timer],
+        ),
+        (
+            lambda a, b: a.connect(b.stream.broadcast(RULES)).process(WithRules(), **MADE),
+            [WithRules.process_element, WithRules.process_broadcast_element],
+        ),
+    ],
+)
+def test_a_value_that_does_not_fit_is_told_with_the_jobs_own_function_and_what_to_do(make, methods):
+    def build(env):
+        a, b = (
+            env.read_stream(uid, "json", schema="user string, at long", path=uid)
+            .with_event_time("at")
+            .key_by("user")
+            for uid in ("a", "b")
+        )
+        make(a, b).sink_to(FileSink("out"), uid="out")
+
+    with pytest.raises(UserError) as refused:
+        run_job(build, {"a": [("ann", 7)], "b": [("ann", 7)]})
+    message = str(refused.value)
+    fix = "give datetime.fromtimestamp(ms / 1000, UTC) where this is milliseconds"
+    assert f"of Python type int; {fix}" in message
+    assert message.count("file=") == len(methods)
+    for method in methods:
+        line = f"file={__file__} line={method.__code__.co_firstlineno} in "
+        assert f"{line}" in message
+
+
+def test_where_the_job_wrote_no_function_the_operator_is_told():
+    class Selects(KeyedProcessFunction):
+        process = staticmethod(len)  # type: ignore[assignment]  # what has no line
+
+    failure = failure_in(Selects(), UserError("a row is too far away"), "operator=hourly subtask=0")
+    assert failure.message == "a row is too far away (operator=hourly subtask=0)"
