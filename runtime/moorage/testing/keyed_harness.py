@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from itertools import chain
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from moorage.api.declarations import misfit_of
 from moorage.api.functions import KeyedProcessFunction, OutputTag
@@ -33,8 +33,8 @@ from moorage_state.keyed import TimeDomain
 
 # What is tested may have any other uid.
 _UID, _INPUT, _SECOND, _BROADCAST = "function", "given.rows", "given.second", "given.broadcast"
-_GIVEN = "given"
 _MOST_ROWS = 1 << 20
+_INPUT_OF = {"first": _INPUT, "second": _SECOND}
 Applied = Callable[..., DataStream]
 """Makes of a keyed stream what is tested, such as `lambda s: s.window(...).aggregate(...)`, or of
 two."""
@@ -102,7 +102,7 @@ class KeyedHarness:
         broadcast: DDL of the rows of the broadcast stream of a `KeyedBroadcastProcessFunction`.
         broadcast_states: the descriptors of the states that these rows build up.
         second: the other stream of a `KeyedCoProcessFunction`, or of what makes one operator of two
-            keyed streams. Event time goes as that of the first.
+            keyed streams. Its event time goes as that of the first.
         options: further arguments of `KeyedStream.process`, such as `side_outputs`.
 
     Raises:
@@ -212,8 +212,14 @@ class KeyedHarness:
                 found = sent
         return found
 
-    def process_watermark(self, timestamp: int) -> list[Any]:
+    def process_watermark(
+        self, timestamp: int, *, stream: Literal["both", "first", "second"] = "both"
+    ) -> list[Any]:
         """Let event time have come so far; what timers sent.
+
+        Args:
+            stream: the one of two that has come so far. The function goes by the slower one, and
+                has no watermark before both have.
 
         Raises:
             UserError: no event time is declared, rows move the watermark, or it would go back.
@@ -225,12 +231,17 @@ class KeyedHarness:
                 "a watermark is given where event_time is declared and max_delay is not: "
                 f"event_time={self._setting.event_time} max_delay={self._setting.max_delay}"
             )
-        if timestamp < self.current_watermark():
+        marks, moved = runner.watermarks, self._clocks_of(stream)
+        newest = [marks.inputs[name].newest for name in moved if name in marks.inputs]
+        before = [time - 1 for time in newest if time is not None]
+        if stream == "both" or marks.drained:
+            before.append(self.current_watermark())
+        if before and timestamp < max(before):
             raise UserError(
-                f"a watermark does not go back: given={timestamp} is={self.current_watermark()}"
+                f"a watermark does not go back: given={timestamp} is={max(before)} stream={stream}"
             )
-        reached = InputTime(SourceTime(timestamp + 1))
-        return self._process_at(replace(runner.watermarks, inputs={_GIVEN: reached}))
+        reached = dict.fromkeys(moved, InputTime(SourceTime(timestamp + 1)))
+        return self._process_at(replace(marks, inputs={**marks.inputs, **reached}))
 
     def set_processing_time(self, now_ms: int) -> list[Any]:
         """Let it be so late, in milliseconds; what timers sent.
@@ -394,6 +405,18 @@ class KeyedHarness:
             )
         return self._started
 
+    def _clocks_of(self, stream: str) -> list[str]:
+        clocks = self._running.job.runner.watermarks.clocks
+        if stream == "both":
+            return list(clocks)
+        if (name := _INPUT_OF.get(stream)) is None or name not in clocks or len(clocks) == 1:
+            raise UserError(
+                f"a watermark of one of two streams is given where both have event time: "
+                f"stream={stream!r:.20}; give 'first' or 'second', with "
+                f"second=SecondStream(DDL, key_by, event_time), or leave it out"
+            )
+        return [name]
+
     def _process_at(self, watermarks: Watermarks) -> list[Any]:
         """Run an epoch of no rows at another time, which is taken back if it fails."""
         runner = self._running.job.runner
@@ -432,11 +455,14 @@ class KeyedHarness:
             _attach(made.get_side_output(tag), f"sent.{number}", collectors[side.name])
         clocks = None
         if given.event_time is not None and given.max_delay is None:
+            timed = [_INPUT]
+            if given.second is not None and given.second.event_time is not None:
+                timed.append(_SECOND)
             # Counted by value, so that no row of a key tells how far time has come.
             clocks = JobClocks(
-                {_GIVEN: InputClock(per=_GIVEN)},
+                {name: InputClock(per=name) for name in timed},
                 {operator.uid: ("",) * len(operator.feeds)},
-                {operator.uid: frozenset({_GIVEN})},
+                {operator.uid: frozenset(timed)},
             )
         job = InProcessJob(
             env.graph,
