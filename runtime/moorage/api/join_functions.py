@@ -26,7 +26,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class JoinFunction(RichFunction):
-    """What is made of a pair of rows, by a join in windows or a temporal join."""
+    """What is made of a pair of rows, by a join in windows or a temporal join.
+
+    In windows `join` is given a `WindowContext`: `ctx.key`, `ctx.output`, and `ctx.window`, whose
+    `start` and `end` are milliseconds. A temporal join gives it a `ProcessContext`.
+    """
 
     @to_be_defined
     def join(self, left: Any, right: Any, ctx: Any) -> Iterable[Any] | None:  # noqa: ARG002
@@ -34,13 +38,16 @@ class JoinFunction(RichFunction):
 
         Args:
             right: None for a row without a version in an outer temporal join.
-            ctx: in windows a `WindowContext`, else a `ProcessContext`; both have `key`, `output`.
+            ctx: see above.
         """
         raise TypeError(f"{type(self).__name__} does not define join(left, right, ctx)")
 
 
 class CoGroupFunction(RichFunction):
-    """What is made of all rows that a key has in a window, of both sides."""
+    """What is made of all rows that a key has in a window, of both sides.
+
+    `co_group` is given a `WindowContext`, as `join` of a `JoinFunction` is.
+    """
 
     @to_be_defined
     def co_group(self, lefts: list[Any], rights: list[Any], ctx: Any) -> Iterable[Any] | None:  # noqa: ARG002
@@ -48,7 +55,7 @@ class CoGroupFunction(RichFunction):
 
         Args:
             lefts, rights: named tuples in the order in which they came.
-            ctx: a `WindowContext`.
+            ctx: see above.
         """
         raise TypeError(f"{type(self).__name__} does not define co_group(lefts, rights, ctx)")
 
