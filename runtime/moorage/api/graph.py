@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 
 from moorage.api.broadcast import BroadcastStream
 from moorage.api.declarations import SideOutput
-from moorage.api.functions import KeyedProcessFunction, OutputTag
+from moorage.api.functions import KeyedProcessFunction, OutputTag, innermost
+from moorage.api.join_functions import BY_FUNCTION
 from moorage.api.sinks import Sink
 from moorage.api.vectorized import KeyedBatchFunction
 from moorage_state.errors import UserError
@@ -125,6 +126,18 @@ class OperatorNode:
             return None
         counted = (branch.per for branch in self.upstream.branches)
         return frozenset({*reads, *self.key_columns, *counted})
+
+    @property
+    def changed_in(self) -> str:
+        """Where its rows are filtered and changed, to be told: no DataFrame comes after it."""
+        function = innermost(self.function)
+        if not type(function).__module__.startswith("moorage."):
+            told = f"do it inside the function {type(function).__name__} instead"
+        elif self.second is not None:
+            told = f"in place of the join's select call {BY_FUNCTION}"
+        else:
+            told = 'call key_by("column").process(function, uid="...", output="...") after it'
+        return f"{told}: operator={self.uid}"
 
     @property
     def keyed_inputs(self) -> tuple[KeyedInput, ...]:

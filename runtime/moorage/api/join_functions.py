@@ -3,6 +3,7 @@
 Decides what `select` of a join may name. Called by job files and by the joins.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
@@ -21,6 +22,12 @@ SELECT_OR_APPLY = (
     'select(uid="...", name="left.column") or apply(function, uid="...", output="...")'
 )
 """What is called on streams that are joined."""
+BY_FUNCTION = (
+    'apply(function, uid="...", output="...") with a JoinFunction, or of an interval join '
+    'process(function, uid="...", output="...") with a ProcessJoinFunction'
+)
+"""What makes rows that `select` cannot make."""
+_EXPRESSION = re.compile(r"[^\w.]")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -121,6 +128,11 @@ def select_columns(
         )
     columns = []
     for name, given in named.items():
+        if given not in known and _EXPRESSION.search(str(given)):
+            raise UserError(
+                f"select takes columns of the sides as they are: uid={uid} {name}={given!r}; for "
+                f"what is computed call in its place {BY_FUNCTION}; these are there: {list(known)}"
+            )
         if given not in known:
             same = [one for one in known if one.endswith(f".{str(given).rpartition('.')[2]}")]
             near = did_you_mean(given, known)

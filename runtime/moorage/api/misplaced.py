@@ -158,12 +158,15 @@ class Misplaced(UserError, AttributeError):
     """A call at the wrong place. `hasattr` goes on saying that it is not there."""
 
 
-def absent(stream: object, name: str, elsewhere: type, first: str) -> Exception:
+def absent(
+    stream: object, name: str, elsewhere: type, first: str, changed_in: str = ""
+) -> Exception:
     """What to raise for a name that a stream does not have.
 
     Args:
         elsewhere: the kind of stream that may have it.
         first: what makes that kind of stream out of this one.
+        changed_in: of an operator's output, where its rows are filtered and changed.
     """
     kind = type(stream).__name__
     if not name.startswith("_") and hasattr(elsewhere, name):
@@ -172,12 +175,14 @@ def absent(stream: object, name: str, elsewhere: type, first: str) -> Exception:
         )
     if name in _OF_KEYED:
         return Misplaced(f"a {kind} has no {name}: call {first}, then {_OF_KEYED[name]}")
+    if changed_in and _OTHERWISE.get(name) == _FRAME:
+        return Misplaced(f"a {kind} has no {name}: {changed_in}")
     if name in _OTHERWISE:
         return Misplaced(f"a {kind} has no {name}: call {_OTHERWISE[name]}")
     return _misspelt(f"a {kind}", name, dir(type(stream))) or _unknown(stream, name)
 
 
-def absent_of_keyed(stream: object, name: str, elsewhere: type) -> Exception:
+def absent_of_keyed(stream: object, name: str, elsewhere: type, changed_in: str = "") -> Exception:
     """The same where the stream has a key: what comes before that is told as such."""
     kind, instead = type(stream).__name__, _OTHERWISE.get(name)
     if name == "key_by" or instead == _KEY_BY:
@@ -187,6 +192,8 @@ def absent_of_keyed(stream: object, name: str, elsewhere: type) -> Exception:
         )
     if name in _OF_KEYED:
         return Misplaced(f"a {kind} has no {name}: call {_OF_KEYED[name]}")
+    if changed_in and instead == _FRAME:
+        return Misplaced(f"a {kind} has no {name}: {changed_in}")
     if instead in {_FRAME, _EVENT_TIME}:
         return Misplaced(f"a {kind} has no {name}: before key_by, call {instead}")
     first = "process, window or another operator"

@@ -106,7 +106,10 @@ class DataStream:
     if not TYPE_CHECKING:  # type checkers go on refusing what is not there
 
         def __getattr__(self, name: str) -> Any:
-            raise absent(self, name, KeyedStream, 'key_by("column")')
+            # Not as an attribute: one that is not there yet would be asked for here again.
+            operator = vars(self).get("operator")
+            changed_in = operator.changed_in if operator is not None else ""
+            raise absent(self, name, KeyedStream, 'key_by("column")', changed_in)
 
     def transform(self, function: Transform) -> "DataStream":
         """Apply stateless Spark code (`DataFrame -> DataFrame`): select, where, joins with tables.
@@ -116,8 +119,8 @@ class DataStream:
         """
         if self.operator is not None:
             raise UserError(
-                f"transform works on inputs, before the first stateful operator; do it inside the "
-                f"function instead: operator={self.operator.uid}"
+                f"transform works on inputs, before the first stateful operator; "
+                f"{self.operator.changed_in}"
             )
         first = self.branches[0]
         frame = function(first.apply(first.node.frame))
@@ -391,7 +394,9 @@ class KeyedStream(ReadyMade, Connecting):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise absent_of_keyed(self, name, DataStream)
+            operator = vars(vars(self).get("stream", self)).get("operator")
+            changed_in = operator.changed_in if operator is not None else ""
+            raise absent_of_keyed(self, name, DataStream, changed_in)
 
     def window(
         self,

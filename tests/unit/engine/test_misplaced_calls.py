@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from moorage import Count, FileSink, MapStateDescriptor, Tumbling, avg, count, max_, sum_
+from moorage import (
+    Count,
+    EachCount,
+    FileSink,
+    JoinFunction,
+    MapStateDescriptor,
+    Tumbling,
+    avg,
+    count,
+    max_,
+    sum_,
+)
 from moorage.testing import run_job
 from moorage_state.errors import UserError
 
@@ -72,6 +83,68 @@ EVENT_TIME = 'call with_event_time("column", max_delay="10s")'
 )
 def test_it_is_said_what_to_call_instead(call, said):
     assert said in building(call)
+
+
+class First(JoinFunction):
+    def join(self, left, right, ctx):
+        """Gives nothing."""
+
+
+BY_FUNCTION = 'in place of the join\'s select call apply(function, uid="...", output="...") with a'
+OF_PAIRS = {"uid": "pairs", "n": "left.n"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda made: made.where("n > 1"),
+        lambda made: made.transform(lambda frame: frame.where("n > 1")),
+        lambda made: made.key_by("n").select("n"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda s: s.join(s).window(PANES).select(**OF_PAIRS), BY_FUNCTION),
+        (lambda s: s.join(s).window(PANES, trigger=EachCount(2)).select(**OF_PAIRS), BY_FUNCTION),
+        (lambda s: s.temporal_join(s, time="processing").select(**OF_PAIRS), BY_FUNCTION),
+        (
+            lambda s: s.interval_join(s).between("0s", "1m").select(**OF_PAIRS),
+            'of an interval join process(function, uid="...", output="...") with a ProcessJoin',
+        ),
+        (
+            lambda s: s.join(s).window(PANES).apply(First(), uid="pairs", output="n long"),
+            "do it inside the function First instead",
+        ),
+        (
+            lambda s: s.window(PANES).aggregate(uid="pairs", n=count()),
+            'call key_by("column").process(function, uid="...", output="...") after it',
+        ),
+        (
+            lambda s: s.window(PANES).reduce(max, uid="pairs"),
+            'call key_by("column").process(function, uid="...", output="...") after it',
+        ),
+    ],
+)
+def test_rows_of_an_operator_are_changed_where_they_are_made(make, said, change):
+    told = building(lambda stream: change(make(timed(stream))))
+    assert said in told
+    assert "operator=pairs" in told
+    assert "lambda frame" not in told
+
+
+@pytest.mark.parametrize("given", ["right.n + 1", "upper(left.user)", "n * 2"])
+def test_what_a_select_would_have_to_compute_is_for_a_function(given):
+    told = building(lambda stream: pairs_of(stream).select(uid="pairs", n=given))
+    assert f"select takes columns of the sides as they are: uid=pairs n={given!r}; for " in told
+    assert 'call in its place apply(function, uid="...", output="...") with a JoinF' in told
+    assert "did you mean" not in told
+    told = building(lambda stream: pairs_of(stream).select(uid="pairs", n="n"))
+    assert "did you mean left.n or right.n?" in told
+
+
+def pairs_of(stream):
+    return stream.key_by("user").join(stream.key_by("user")).window(PANES)
 
 
 BEFORE = "call it before key_by, as in stream."
