@@ -9,6 +9,7 @@ import json
 import sys
 from collections import defaultdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -39,7 +40,8 @@ def judge_output(path: str) -> dict[str, Any]:
     """What was published: every tick up to some moment, each once."""
     seen: dict[int, list[int]] = defaultdict(list)
     store, place = open_store(address(path)), _place(address(path))
-    keys = [_place(url).removeprefix(f"{place}/") for url in FileSink(path).files()]
+    out = path if "://" in path else str(Path(path).absolute())
+    keys = [_place(url).removeprefix(f"{place}/") for url in FileSink(out).files()]
     # A job of an hour has thousands of small files: most of the time is waiting for the store.
     for parquet in in_parallel((partial(store.get, key) for key in keys), 8):
         for row in _rows(parquet):
