@@ -141,7 +141,7 @@ def cure(draft: Draft, found: tuple[Found, ...]) -> bool:
 
 
 def show_findings(draft: Draft) -> None:
-    """Write what was found, and tell what is new of it."""
+    """Write what was found, and tell of it."""
     before = {one.check: one for one in draft.status.health.findings}
     shown = []
     for one in findings(draft):
@@ -156,13 +156,14 @@ def show_findings(draft: Draft) -> None:
         shown.append(
             Finding(check=one.check, since=since, message=message, then=then, due=one.curable)
         )
-        was_due = old is not None and old.due
-        if one.curable and not was_due:
-            draft.tell("Warning", one.check, message, f"{draft.attempt.number}")
-        withheld = one.curable and then == "Withheld"
-        if withheld and not (was_due and old is not None and old.then == then):
-            key = f"{draft.attempt.number}-{one.check}"
-            draft.tell("Warning", "HealthActionWithheld", f"{_spent(draft)}: {message}", key)
+        if not one.curable:
+            continue
+        # With every pass, of which the first tells it: this process may die once it is written.
+        number = draft.attempt.number
+        draft.tell("Warning", one.check, message, f"{number}")
+        if then == "Withheld":
+            text = f"{_spent(draft)}: {message}"
+            draft.tell("Warning", "HealthActionWithheld", text, f"{number}-{one.check}")
     _put(draft, findings=tuple(shown), actions=_counted(draft))
 
 

@@ -92,6 +92,14 @@ def test_a_budget_of_nothing_has_a_person_called():
     assert (stage.status.attempt.number, found(stage)) == (1, {"NoProgress": "Withheld"})
 
 
+def test_what_calls_a_person_is_told_by_an_operator_that_follows_one_that_died_before_it_did():
+    stage = running(**health(budget={"actions": 0}))
+    hang(stage)
+    for reason in ("NoProgress", "HealthActionWithheld"):
+        (key,) = keys(stage, reason)
+        assert [one.key for one in stage.decide().events if one.reason == reason] == [key]
+
+
 def test_a_budget_is_no_persons():
     stage = running(**health(budget={"actions": 0}))
     hang(stage)
