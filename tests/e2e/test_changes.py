@@ -17,6 +17,7 @@ from moorage_api.driver import ENDPOINT_PORT
 from .e2e_cluster import wait_until
 from .e2e_epochs import watched
 from .e2e_pages import at_hand, type_in
+from .e2e_versions import NOWHERE, WARM, condition, edition, events, reason, wait_told
 from .ticker import Ticker
 
 RULES = {
@@ -24,7 +25,6 @@ RULES = {
     # Long enough for a good version on a busy machine; who wants it short says so.
     "rollback": {"enabled": True, "readinessTimeout": "10m", "stableAfter": {"duration": "10s"}},
 }
-NOWHERE = "localhost/nowhere:1"
 
 
 @pytest.fixture(scope="module")
@@ -61,31 +61,6 @@ def person(namespace, environment, tmp_path_factory):
         return type_in(command.replace("PLACE", f"-n {namespace.name}"), folder, environment, 600)
 
     return types
-
-
-def condition(ticker, kind):
-    found = {c["type"]: c for c in ticker.namespace.status().get("conditions", [])}
-    return found.get(kind, {"status": "", "reason": "", "message": ""})
-
-
-def reason(ticker, kind):
-    found = condition(ticker, kind)
-    return f"{found['status']}/{found['reason']}"
-
-
-def events(ticker):
-    """The reasons of the job's events, as often as each was told."""
-    return [e["reason"] for e in ticker.namespace.every("Event")]
-
-
-def wait_told(ticker, event):
-    """Events are written beside the status, not before it."""
-    wait_until(lambda: event in events(ticker), 30, f"the event {event}")
-
-
-def edition(ticker, number):
-    """The arguments of another edition of the program, or of one that cannot be built."""
-    return {"application": {"args": [*ticker.manifest()["spec"]["application"]["args"], number]}}
 
 
 # -- hands on it
@@ -215,9 +190,6 @@ def test_a_version_that_passes_its_preflight_takes_over(ticker):
 
 
 # -- versions that run beside the old one
-
-
-WARM = {"strategy": "WarmStandby", "standby": {"observeFor": "10s", "catchUpTimeout": "5m"}}
 
 
 @pytest.mark.scenario(72)

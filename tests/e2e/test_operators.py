@@ -5,6 +5,7 @@ import time
 import pytest
 
 from .e2e_cluster import wait_until
+from .e2e_versions import NOWHERE, WARM, condition, edition, reason, wait_told
 from .ticker import Ticker
 
 RBAC = "rbac.authorization.k8s.io/v1"
@@ -34,8 +35,7 @@ def test_killed_while_a_savepoint_is_taken_it_is_taken_once(ticker, system):
 def test_killed_in_the_middle_of_an_upgrade_the_next_one_finishes_it(ticker, system):
     before = ticker.attempt
     # Not the rate: the clock counts from its start, and would leap.
-    args = [*ticker.manifest()["spec"]["application"]["args"], "2"]
-    ticker.namespace.edit({"application": {"args": args}})
+    ticker.namespace.edit(edition(ticker, "2"))
     wait_until(lambda: phase(ticker) in ("Upgrading", "Deploying"), 120, "the upgrade begins")
     system.kill_operators()
     wait_until(lambda: ticker.attempt == before + 1, 300, "the next attempt")
@@ -145,14 +145,70 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(ticker, pair):
 @pytest.mark.scenario(3, 4)
 def test_the_other_one_finishes_an_upgrade(ticker, pair):
     before = ticker.attempt
-    args = [*ticker.manifest()["spec"]["application"]["args"], "3"]
-    ticker.namespace.edit({"application": {"args": args}})
+    ticker.namespace.edit(edition(ticker, "3"))
     wait_begun(ticker)
     pair.kill_leader()
     ticker.wait_ready(attempt=before + 1)
     assert ticker.attempt == before + 1
     ticker.wait_checkpoints(2)
     assert ticker.audit()["editions"] == [3]
+
+
+def under_way(ticker):
+    return ticker.namespace.status().get("operation") or {}
+
+
+def step(ticker):
+    return under_way(ticker).get("step", "")
+
+
+PLAIN = {"strategy": "Restart", "preflight": False}
+TRIED = {
+    "Preflight": ({**PLAIN, "preflight": True}, "PreflightPassed"),
+    "Standby": ({**PLAIN, **WARM}, "StandbyPromoted"),
+}
+"""By the reason of `Reconciled` meanwhile: how a version is tried, and what says it was good."""
+
+
+def is_tried(ticker, way):
+    return reason(ticker, "Reconciled") == f"False/{way}"
+
+
+def is_refused(ticker, wrong):
+    """This version is; another one may have been before."""
+    rejected = reason(ticker, "Reconciled") == "False/Rejected"
+    return rejected and wrong in condition(ticker, "Reconciled")["message"]
+
+
+@pytest.mark.scenario(4, 69, 72)
+@pytest.mark.parametrize("way", TRIED)
+def test_the_other_one_ends_the_trial_of_a_version_that_cannot_be_built(ticker, pair, way):
+    before, driver, wrong = ticker.attempt, ticker.driver, f"no-number-for-{way}"
+    ticker.namespace.edit({"upgrade": TRIED[way][0], **edition(ticker, wrong)})
+    wait_until(lambda: is_tried(ticker, way) or is_refused(ticker, wrong), 120, "it is tried")
+    pair.kill_leader()
+    wait_until(lambda: is_refused(ticker, wrong), 400, "it is refused")
+    assert ticker.attempt == before
+    assert ticker.driver["metadata"]["uid"] == driver["metadata"]["uid"]
+    ticker.wait_checkpoints()
+    ticker.audit()
+
+
+@pytest.mark.scenario(4, 71)
+@pytest.mark.parametrize(("way", "number"), [("Preflight", 4), ("Standby", 5)])
+def test_the_other_one_finishes_the_trial_of_a_good_version(ticker, pair, way, number):
+    before, (rules, good) = ticker.attempt, TRIED[way]
+    ticker.namespace.edit({"upgrade": rules, **edition(ticker, str(number))})
+    wait_until(lambda: is_tried(ticker, way), 120, "it is tried")
+    pair.kill_leader()
+    wait_until(lambda: step(ticker) not in ("", way) or ticker.attempt > before, 420, "it was good")
+    pair.kill_leader()
+    wait_until(lambda: ticker.attempt > before, 420, "it takes over")
+    ticker.wait_ready(attempt=before + 1)
+    wait_told(ticker, good)
+    ticker.wait_checkpoints(2)
+    assert ticker.audit()["editions"] == [number]
+    ticker.namespace.edit({"upgrade": PLAIN})
 
 
 @pytest.mark.scenario(4, 52)
@@ -206,6 +262,34 @@ def test_the_other_one_finishes_a_restore_and_a_deletion(
     wait_until(lambda: namespace.get("StatefulSparkJob", "second") is None, 300, "second goes")
     assert second.objects("checkpoints") == []
     assert ticker.namespace.is_ready()
+
+
+@pytest.mark.scenario(4, 56, 73)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_other_one_finishes_a_rollback(ticker, pair, ordered):
+    """Of a version that never runs: by itself after its time, or by annotation before."""
+    rules = {"enabled": True, "readinessTimeout": "10m", "stableAfter": {"duration": "10s"}}
+    ticker.namespace.edit({"upgrade": {**PLAIN, "rollback": rules}})
+    wait_until(lambda: reason(ticker, "Stable") == "True/Stable", 300, "the version is stable")
+    before, old = ticker.attempt, ticker.namespace.status()["attempt"]["revision"]
+    patience = {"readinessTimeout": "10m" if ordered else "30s"}
+    nowhere = {"image": NOWHERE, **edition(ticker, str(6 + ordered))}
+    ticker.namespace.edit({"upgrade": {"rollback": patience}, **nowhere})
+    if ordered:
+        wait_until(lambda: ticker.attempt == before + 1, 300, "it is started")
+        ticker.namespace.annotate({"rollback": old})
+    wait_until(lambda: under_way(ticker).get("type") == "Rollback", 300, "it goes back")
+    pair.kill_leader()
+    wait_until(lambda: ticker.attempt == before + 2, 300, "the old version is started again")
+    ticker.wait_ready(attempt=before + 2)
+    assert ticker.namespace.status()["attempt"]["revision"] == old
+    wait_told(ticker, "RolledBack")
+    assert reason(ticker, "Reconciled") == "False/Rejected"
+    ticker.wait_checkpoints()
+    ticker.audit()
+    off = {"upgrade": {"rollback": {"enabled": False}}}
+    ticker.namespace.edit({"image": ticker.image, **off, **edition(ticker, str(8 + ordered))})
+    ticker.wait_ready(attempt=before + 3)
 
 
 @pytest.mark.scenario(5)
