@@ -6,6 +6,10 @@ Operator, driver, executors, state servers and the store are killed, the store i
 evicted, the node is drained, the job is rescaled while it runs, by hand and by its autoscaler, and
 gets versions that are good and versions that are not. Now and then it is let come to itself with a
 good one, and the auditor compares all state and all output with what a clock without gaps gives.
+
+Then it is given a version that is to take over after it stood by, to be rolled back, or to be
+refused by its preflight, each in its turn and with time for it. How often that was seen is written
+down; where one was given in vain, or an hour passed without one of them, the test fails.
 """
 
 import json
@@ -17,15 +21,16 @@ from typing import Any
 
 import pytest
 from kubernetes.client.exceptions import ApiException
+from moorage_testing.version_ends import VersionEnds
 
 from moorage_api.driver import certificate_name
 from moorage_api.reserved import LOCAL_DIR
 
 from .e2e_certificates import Authority
 from .e2e_cluster import wait_until
+from .e2e_versions import NOWHERE
 from .ticker import Ticker
 
-NOWHERE = "localhost/nowhere:1"
 SECRET = "ticker-tls"  # noqa: S105 - its name
 
 PAUSE_SECONDS = (3.0, 60.0)
@@ -35,6 +40,11 @@ ROUND_SECONDS = 300.0
 """After so long the job is let come to itself."""
 BACK_SECONDS = 600.0
 DRAIN_SECONDS = 60.0
+STABLE_SECONDS = 120.0
+TRIAL_SECONDS = 420.0
+"""What a version has to end as it is to: longer than a standby may take to catch up."""
+LONG_SECONDS = 3600.0
+"""A chaos of so long has time for each end of a version."""
 SCALER = {
     "enabled": True,
     "dryRun": False,
@@ -53,6 +63,8 @@ UPGRADES = (
     {"strategy": "WarmStandby", "preflight": False},
 )
 """The ways to another version."""
+TRIALS = ("promotion", "rollback", "refusal")
+"""What is to become of the version that a round ends with."""
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +118,8 @@ class Chaos:
         self.done: Counter[str] = Counter()
         self.missed: Counter[str] = Counter()
         self.scaled: set[str] = set()
+        self.ends = VersionEnds()
+        self.wrong = 0
 
     def deal(self, name, cards):
         """One of them by chance, and none again before all others came as often."""
@@ -180,9 +194,12 @@ class Chaos:
 
     def bad_version(self):
         """Its graph cannot be built: it is refused, or rolled back."""
+        self._bad(self.deal("bad", UPGRADES))
+
+    def _bad(self, upgrade):
         # Each time another one: what was given up once is not tried again.
-        wrong = f"no-number-{self.done['bad_version']}"
-        self._version(self.deal("bad", UPGRADES), wrong, patience="30s")
+        self.wrong += 1
+        self._version(upgrade, f"no-number-{self.wrong}", patience="30s")
 
     def version_from_nowhere(self):
         """It never runs: it is rolled back, or the next edit leads out of it."""
@@ -193,8 +210,33 @@ class Chaos:
         self.edition += 1
         self._version(UPGRADES[0], str(self.edition))
 
+    def trial(self):
+        """Give a version to a job that has come to itself, with time to end as it is to.
+
+        None is given where the job does not become stable: nothing is rolled back to what is not.
+        """
+        end, namespace = self.deal("trials", TRIALS), self.ticker.namespace
+        if not comes_true(lambda: is_stable(namespace.status()), STABLE_SECONDS):
+            return {"trial": end, "given": False}
+        restart, preflight, standby = UPGRADES
+        self.look()
+        before = self.ends.seen()[end]
+        if end == "promotion":
+            self.edition += 1
+            self._version(standby, str(self.edition))
+        else:
+            self._bad(preflight if end == "refusal" else restart)
+        self.ends.tried(end)
+
+        def seen():
+            self.look()
+            return self.ends.seen()[end] > before
+
+        return {"trial": end, "given": True, "seen": comes_true(seen, TRIAL_SECONDS)}
+
     def look(self):
-        """Write down what the autoscaler has done by now: events do not stay."""
+        """Write down what events and the autoscaler say by now: they do not stay."""
+        self.ends.note(self.ticker.namespace.every("Event"))
         decided = self.ticker.namespace.status()["scaling"].get("autoscaler") or {}
         if step := decided.get("step"):
             self.scaled.add(f"{step['at']}: {step['before']} to {step['after']}")
@@ -316,6 +358,20 @@ def reconciled(status, generation):
     return found.get("status") == "True" and found.get("observedGeneration", 0) >= generation
 
 
+def comes_true(there, seconds):
+    try:
+        wait_until(there, seconds, "what is waited for")
+    except AssertionError:
+        return False
+    return True
+
+
+def is_stable(status):
+    """Whether another version may be rolled back to the one that runs."""
+    conditions = {c["type"]: c["status"] for c in status.get("conditions", [])}
+    return conditions.get("Stable") == "True"
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_whatever_happens_every_tick_is_counted_once(
@@ -346,8 +402,12 @@ def test_whatever_happens_every_tick_is_counted_once(
         told = {"attempt": ticker.attempt, "done": chaos.done, "missed": chaos.missed}
         told["scaled"] = sorted(chaos.scaled)
         write({"back_after": back, **found, **told})
+        write({**chaos.trial(), "versions": chaos.ends.seen()})
     assert chaos.done
     struck = chaos.done.total() + chaos.missed.total()
     if struck >= 2 * len(FAULTS):
         assert not {fault.__name__ for fault in FAULTS} - set(chaos.done)
         assert chaos.scaled
+    found = come_to_itself(ticker, chaos)
+    write({"versions": chaos.ends.seen(), **found})
+    assert not chaos.ends.missed(all_of_them=soak_seconds >= LONG_SECONDS), chaos.ends.seen()
