@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from moorage_api.status import Check, JobStatus, Phase
-from moorage_operator.decide.conditions import ROLLBACK_BLOCKED
+from moorage_operator.decide.conditions import ROLLBACK_BLOCKED, ROLLBACK_WAITS
 from moorage_operator.ports import Object, Ref
 from moorage_operator.world import StoreTaskView
 
@@ -50,6 +50,7 @@ class _Job:
     reconciled: bool
     on_trial: bool
     rollback_blocked: bool
+    rollback_waits: bool
     # of jobs with an autoscaler; what it has not said yet is left out
     target: float | None
     needed: float | None
@@ -351,6 +352,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[_Job], float | None]], ...] = (
         lambda job: float(job.rollback_blocked),
     ),
     (
+        "rollback_waits",
+        "1 while a version has had its time, and whether it published cannot be read in its store.",
+        lambda job: float(job.rollback_waits),
+    ),
+    (
         "autoscaler_target",
         "How many subtasks the autoscaler decided on; only of jobs that have one.",
         lambda job: job.target,
@@ -390,6 +396,7 @@ def _job(status: JobStatus) -> _Job:
         reconciled=conditions.get("Reconciled", False),
         on_trial=status.reconciliation.trial is not None,
         rollback_blocked=_says(status, "Stable", ROLLBACK_BLOCKED),
+        rollback_waits=_says(status, "Stable", ROLLBACK_WAITS),
         target=float(scaler.target or running) if scaler else None,
         needed=float(scaler.needed) if scaler and scaler.needed else None,
         utilization=_number(scaler.utilization) if scaler else None,

@@ -50,6 +50,7 @@ WITHOUT_EFFECT = "FieldsWithoutEffect"
 
 
 ROLLBACK_BLOCKED = "RollbackBlocked"
+ROLLBACK_WAITS = "RollbackWaits"
 """A version that does not become stable has published output: a person decides."""
 
 _UNREACHABLE = "DriverUnreachable"
@@ -339,7 +340,7 @@ def _stable(draft: Draft) -> _Said:
     if blocked:
         return _Said("False", ROLLBACK_BLOCKED, blocked)
     if draft.on_trial and is_late(draft) and (waits := waits_for_store(draft)):
-        return _Said("False", "RollbackWaits", waits)
+        return _Said("False", ROLLBACK_WAITS, waits)
     if not draft.is_active or draft.attempt.running_since is None:
         return _Said("False", "NotRunning")
     spec = policy(draft)

@@ -154,6 +154,14 @@ def test_a_rollback_that_a_person_must_decide_on_is_shown_until_it_is_decided(me
     assert 'moorage_job_rollback_blocked{job="clicks",namespace="n"} 0.0' in text(metrics)
 
 
+def test_a_rollback_that_waits_for_the_store_is_shown_until_that_is_read(metrics):
+    said = {"type": "Stable", "status": "False", "lastTransitionTime": "2026-03-01T12:00:00Z"}
+    see(metrics, conditions=[{**said, "reason": "RollbackWaits"}])
+    assert 'moorage_job_rollback_waits{job="clicks",namespace="n"} 1.0' in text(metrics)
+    see(metrics, conditions=[{**said, "reason": "RollbackBlocked"}])
+    assert 'moorage_job_rollback_waits{job="clicks",namespace="n"} 0.0' in text(metrics)
+
+
 def test_a_spec_that_is_not_followed_is_shown(metrics):
     said = {"type": "Reconciled", "lastTransitionTime": "2026-03-01T12:00:00Z"}
     see(metrics, conditions=[{**said, "status": "False", "reason": "QuotaExceeded"}])
