@@ -19,6 +19,7 @@ from pyspark import cloudpickle
 
 from moorage.api.checkpointed import CheckpointedFunction
 from moorage.api.functions import KeyedProcessFunction, RuntimeContext
+from moorage.testing.tracebacks import may_be_the_jobs
 
 _LATER = timedelta(days=400, hours=3, minutes=1, seconds=1)
 """Year, month, day, weekday, hour, minute and second are others, also where 400 days become 401."""
@@ -30,7 +31,6 @@ _CALLED_FOR_ROWS = (
     "process_batch",
     "on_timers",
 )
-_OURS = frozenset({"moorage", "moorage_state", "pyspark", "pyarrow", "numpy", "pandas", "msgspec"})
 
 
 class Dice(NamedTuple):
@@ -117,10 +117,7 @@ def _shifted(real: Callable[..., Any]) -> Callable[..., Any]:
 def _modules() -> Iterator[Any]:
     """Those that may be the job's, and `time` itself."""
     for name, module in list(sys.modules.items()):
-        package = name.partition(".")[0]
-        standard = package in sys.stdlib_module_names and name != "__main__"
-        theirs = not (standard or package in _OURS)
-        if module is time or (theirs and hasattr(module, "__dict__")):
+        if module is time or (may_be_the_jobs(name) and hasattr(module, "__dict__")):
             yield module
 
 

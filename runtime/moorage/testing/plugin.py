@@ -1,4 +1,7 @@
-"""The plugin of pytest that comes with the package: `keyed_harness` and `moorage_spark`."""
+"""The plugin of pytest that comes with the package: `keyed_harness` and `moorage_spark`.
+
+What a test may mend it tells in a few lines, where pytest would show all of the engine's.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -33,3 +36,14 @@ def moorage_spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSe
 
     with session_of_tests(tmp_path_factory.mktemp("moorage-spark")) as spark:
         yield spark
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Before the report is made: an error of the job's author is shown without our own lines."""
+    if call.excinfo is None or item.config.getoption("fulltrace"):
+        return
+    from moorage.testing.tracebacks import shorten
+
+    if shorten(error := call.excinfo.value):
+        call.excinfo = pytest.ExceptionInfo.from_exception(error)

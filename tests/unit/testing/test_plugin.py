@@ -1,11 +1,13 @@
 """The plugin of pytest is loaded wherever the package is installed, and asks for nothing there."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from moorage_testing.processes import run_tests_of
 
 ROOT = Path(__file__).parents[3]
 HEAVY = ("pyspark", "pandas", "pyarrow")
@@ -40,6 +42,60 @@ def test_sums():
 OF_A_FUNCTION = """
 def test_harness(keyed_harness):
     pass
+"""
+
+JOB = """
+from moorage import KeyedProcessFunction, ListStateDescriptor
+
+class Wrong(KeyedProcessFunction):
+    def process(self, row, ctx):
+        yield ctx.key, "many"
+
+class Stores(KeyedProcessFunction):
+    def open(self, ctx):
+        self.seen = ctx.get_list_state(ListStateDescriptor("seen", "long"))
+
+    def process(self, row, ctx):
+        self.seen.add("many")
+        yield ctx.key, 1
+
+class Raises(KeyedProcessFunction):
+    def process(self, row, ctx):
+        yield ctx.key, {}["nothing"]
+"""
+
+OF_A_JOB = """
+from job import Raises, Stores, Wrong
+from moorage import FileSink
+from moorage.testing import KeyedHarness, run_job
+from moorage_state.errors import Bug
+
+GIVEN = {"rows": [("ann",)]}
+
+def of(function, key="k"):
+    def build(env):
+        rows = env.read_stream("rows", "json", schema="k string", path="in")
+        counts = rows.key_by(key).process(function, uid="f", output="k string, n long")
+        counts.sink_to(FileSink("out"), uid="out")
+    return build
+
+def test_value():
+    run_job(of(Wrong()), GIVEN)
+
+def test_build():
+    run_job(of(Wrong(), "key"), GIVEN)
+
+def test_state():
+    KeyedHarness(Stores(), "k string", "k", "k string, n long").process(("ann",))
+
+def test_raise():
+    run_job(of(Raises()), GIVEN)
+
+def test_bug(monkeypatch):
+    def broken(*_):
+        raise Bug("a rule was broken")
+    monkeypatch.setattr("moorage.engine.epoch.verify", broken)
+    run_job(of(Wrong()), {"rows": []})
 """
 
 
@@ -81,6 +137,36 @@ def test_a_test_that_takes_a_harness_has_them(run):
     done = run("installed", OF_A_FUNCTION)
     assert done.returncode == 0, done.stdout + done.stderr
     assert imported(done) >= {*HEAVY, "moorage.testing.keyed_harness"}
+
+
+def failures(folder, *arguments):
+    """By test of a job's, what pytest shows of its failure."""
+    (folder / "job.py").write_text(JOB)
+    (folder / "test_it.py").write_text(OF_A_JOB)
+    said = run_tests_of(folder, *arguments).stdout
+    parts = re.split(r"(?m)^_+ (test_\w+) _+$", said.partition("short test summary")[0])
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_an_error_to_be_mended_is_shown_by_lines_of_the_job_and_of_the_test(tmp_path):
+    shown = failures(tmp_path)
+    for test, lines in {
+        "test_value": ["run_job(of(Wrong()), GIVEN)", "job.py line=5 in Wrong.process"],
+        "test_build": ['run_job(of(Wrong(), "key"), GIVEN)', "rows.key_by(key)"],
+        "test_state": ["KeyedHarness(Stores()", 'self.seen.add("many")'],
+    }.items():
+        text = shown[test]
+        assert all(line in text for line in lines), text
+        assert "/moorage/" not in text, text
+        assert "/moorage_state/" not in text, text
+        assert "exception" not in text, text  # was the cause of another
+    assert '> yield ctx.key, {}["nothing"]' in " ".join(shown["test_raise"].split())
+    assert "engine/epoch.py" in shown["test_bug"]
+
+
+def test_a_full_trace_has_the_lines_of_the_engine(tmp_path):
+    shown = failures(tmp_path, "--full-trace", "-k", "value")
+    assert "engine/subtask.py" in shown["test_value"]
 
 
 def imported(done):
