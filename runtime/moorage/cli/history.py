@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from moorage.cli.output import Output, complain, print_document, print_table
+from moorage.cli.snapshots import print_notes
 from moorage.offline.listing import CheckpointRow, Listing, SavepointRow, list_snapshots
 from moorage.offline.lookup import directories_of, of_a_job
 from moorage.texts import since_text, size_text
@@ -55,13 +56,14 @@ def history(
     """The checkpoints and savepoints of a job, newest first, by the names that restore takes."""
     now = datetime.now(UTC)
     entries, found = entries_of(job, now)
-    for told in (*found.warnings, *found.notes):
+    for told in found.warnings:
         complain(told)
     if output != "table":
         print_document("history", {"snapshots": entries}, output)
         return
     header = ("NAME", "TYPE", "STATE", "EPOCH", "SIZE", "AGE", "PATH OR REASON")
     print_table(header, [_row(one, now) for one in entries])
+    print_notes(found)
 
 
 def entries_of(job: str, now: datetime) -> tuple[list[Entry], Listing]:

@@ -79,8 +79,15 @@ def show_listing(listing: Listing) -> None:
     problems += [row.problem for row in listing.savepoints]
     for problem in filter(None, problems):
         complain(f"cannot be read: {problem}")
-    for told in (*listing.warnings, *listing.notes):
+    for told in listing.warnings:
         complain(told)
+    print_notes(listing)
+
+
+def print_notes(listing: Listing) -> None:
+    """Print what is no problem as a part of the answer, and not as a complaint beside it."""
+    for note in listing.notes:
+        typer.echo(f"({one_line(note)})")
 
 
 def show_description(found: Description) -> None:

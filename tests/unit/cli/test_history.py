@@ -86,6 +86,18 @@ def test_a_savepoint_is_in_the_history_by_its_name_and_can_be_gone_back_to(
     assert runs[1][0].restore == "friday"
 
 
+def test_that_there_are_no_savepoints_yet_is_a_part_of_the_answer(moorage, kept, tmp_path):
+    text = kept.read_text().replace(
+        "checkpointDir", 'savepointDir: "file://./saves", checkpointDir'
+    )
+    kept.write_text(text)
+    for command in (("history", kept), ("snapshots", "ls", kept)):
+        status, out, err = moorage(*command)
+        assert (status, err) == (0, "")
+        assert out.endswith(f"\n(no savepoints yet: savepointDir=file://{tmp_path}/saves)\n")
+    assert moorage("history", kept, "-o", "json")[2] == ""
+
+
 def test_what_is_damaged_is_in_the_history_with_the_reason(moorage, directory):
     (directory / manifest_key(3)).write_bytes(b"no manifest")
     status, out, _ = moorage("history", directory)
