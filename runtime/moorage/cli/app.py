@@ -536,8 +536,11 @@ def _summary(job: StatefulSparkJob, result: RunResult, command: str = _AGAIN) ->
         )
     rows = result.odd.beside(result.rows_total)
     where = f"checkpoint {checkpoint.checkpoint_id}" if checkpoint else "no checkpoint"
+    spent = f"{result.seconds:.1f} s"
+    # Its checkpoint has rows of runs before it as well.
+    within = f"in {spent}" if result.restored_from is None else f"in the {spent} of this run"
     text = (
-        f"{job.name} {result.outcome.value}: {rows} in {result.seconds:.1f} s, "
+        f"{job.name} {result.outcome.value}: {rows} {within}, "
         f"epoch {result.epoch}, {where} in {job.spec.state.checkpoint_dir}"
     )
     if result.outcome is RunOutcome.STOPPED:

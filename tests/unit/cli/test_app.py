@@ -277,6 +277,12 @@ def test_the_summary_counts_what_was_odd_about_rows(moorage, job_file):
     )
 
 
+def test_the_rows_of_a_restored_run_are_said_to_be_those_of_this_run_alone(moorage, job_file):
+    restored = replace(FINISHED, restored_from="chk-3")
+    _, out, _ = moorage("run", job_file, runner=Recorder(restored))
+    assert "finished: 336,776 rows in the 41.3 s of this run, epoch 12, " in out
+
+
 def test_how_a_run_ended_is_there_for_programs(moorage, job_file):
     _, out, _ = moorage("run", job_file, "-o", "json", runner=Recorder(FINISHED))
     found = json.loads(out)
