@@ -130,6 +130,23 @@ def test_spark_finds_the_columns_that_are_not_named(spark):
     assert found == {"out": [(None, 7)], "own-out": [(None, 7)]}
 
 
+def test_the_cast_that_a_text_as_event_time_is_refused_with_makes_it_a_time(spark):
+    made: dict[str, Any] = {}
+
+    def described(env):
+        texts = env.read_stream("texts", "json", schema="k string, at string", path="in")
+        with pytest.raises(UserError, match="column=at type=string; ") as caught:
+            texts.with_event_time("at")
+        call = str(caught.value).rpartition("cast it before that: ")[2]
+        times = eval(f"texts.{call}", {"texts": texts})  # noqa: S307  our own message
+        times.with_event_time("at").sink_to(FileSink("out"), uid="out")
+        made["type"] = times.schema["at"].dataType.simpleString()
+
+    found = run_job(described, {"texts": [("a", "2026-01-01 00:00:05")]}, spark=spark)
+    assert made["type"] == "timestamp"
+    assert found["out"] == [("a", datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC))]
+
+
 def test_what_is_no_session_is_refused():
     session: Any = True
     with pytest.raises(UserError, match=r"spark=True.*the fixture moorage_spark"):

@@ -275,7 +275,9 @@ def check_event_time(schema: StructType, column: str) -> None:
     if not isinstance(kind, TimestampType | LongType):
         raise UserError(
             f"event time must be a timestamp or a long of milliseconds: column={column} "
-            f"type={kind.simpleString()}"
+            f"type={kind.simpleString()}; declare it so where the columns are named, or cast it "
+            f"before that: transform(lambda frame: frame.withColumn({column!r}, "
+            f"frame[{column!r}].cast('timestamp')))"
         )
 
 
