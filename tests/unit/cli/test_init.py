@@ -18,6 +18,7 @@ from moorage.cli.init import TEMPLATES, job_name
 from moorage_api import load_manifest
 from moorage_state.errors import UserError
 
+ROOT = Path(__file__).parents[3]
 RUNS = [name for name in TEMPLATES if name != "kafka-to-parquet"]
 
 
@@ -41,6 +42,9 @@ def test_a_new_job_is_valid_and_can_be_imported(moorage, tmp_path, template):
     readme = (folder / "README.md").read_text()
     assert "$" not in readme
     assert TEMPLATES[template].text in readme
+    pages = re.findall(r"`([\w/-]+\.md)`", readme)
+    assert len(pages) > 3
+    assert all((ROOT / page).is_file() for page in pages)
 
 
 def test_the_tests_of_new_jobs_pass(moorage, tmp_path):
