@@ -4,13 +4,14 @@ Its join in windows is typed in by test_laptop.py.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from moorage_testing.pages import blocks
+from moorage_testing.pages import ROOT, blocks
 
 # Each starts Spark several times: minutes on a busy machine.
 pytestmark = [pytest.mark.docs, pytest.mark.timeout(1000)]
@@ -48,3 +49,5 @@ def test_the_counts_are_equal_after_the_kill(tmp_path):
     assert typed.returncode == 0, said
     assert "sent=30003 published=30003 users=52" in said
     assert "chk-" in said
+    (value,) = re.findall(r"The second prints `(\d+)`", (ROOT / PAGE).read_text())
+    assert said.endswith(f"\n{value}\n")
