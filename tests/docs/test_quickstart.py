@@ -32,7 +32,7 @@ def test_the_counts_are_equal_after_the_kill(tmp_path):
     (tmp_path / "send.py").write_text(send)
     (tmp_path / "compare.py").write_text(compare)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    typed = subprocess.Popen(
+    shell = subprocess.Popen(
         ["bash", "-c", script],
         cwd=tmp_path,
         env={**os.environ, "PATH": path},
@@ -42,11 +42,11 @@ def test_the_counts_are_equal_after_the_kill(tmp_path):
         start_new_session=True,
     )
     try:
-        said, _ = typed.communicate(timeout=SECONDS)
+        said, _ = shell.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        os.killpg(typed.pid, signal.SIGKILL)
+        os.killpg(shell.pid, signal.SIGKILL)
         raise
-    assert typed.returncode == 0, said
+    assert shell.returncode == 0, said
     assert "sent=30003 published=30003 users=52" in said
     assert "chk-" in said
     (value,) = re.findall(r"The second prints `(\d+)`", (ROOT / PAGE).read_text())
