@@ -68,7 +68,7 @@ class Reporter:
         self._recent: deque[tuple[float, int]] = deque([(clock(), 0)])
         self._restoring: float | None = None
         self._told_of_clock = False
-        self._told_of_times: set[str] = set()
+        self._told_of_rows: set[str] = set()
         self.progress = JobProgress()
 
     # -- the run ---------------------------------------------------------------------------
@@ -287,10 +287,10 @@ class Reporter:
             _log.warning("processing time goes on: the clock has caught up")
         self._publish(clock_behind_seconds=behind, **more)
 
-    def strange_times(self, found: Mapping[str, str]) -> None:
-        """What is to be told of event times, by input; people are told once of each."""
-        for name in sorted(found.keys() - self._told_of_times):
-            self._told_of_times.add(name)
+    def strange_rows(self, found: Mapping[str, str]) -> None:
+        """What is to be told of inputs, by what it is about; people are told once of each."""
+        for name in sorted(found.keys() - self._told_of_rows):
+            self._told_of_rows.add(name)
             self.message(found[name])
 
     # -- checkpoints -----------------------------------------------------------------------

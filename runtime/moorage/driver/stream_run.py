@@ -456,7 +456,7 @@ class StreamRun:
             watermarks=watermarks_of(self._runner.watermarks),
         )
         strange = strange_times_of(self._runner.watermarks, self._runner.now_ms)
-        self._c.reporter.strange_times(strange)
+        self._c.reporter.strange_rows(strange | self._runner.first_rows.told)
         self._between_epochs()
 
     @cached_property

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import xxhash
 
+from moorage.engine.blank_columns import BlankColumns, merged
 from moorage.engine.event_time import Value
 from moorage.engine.samples import MOST_ROWS, SampledRows, together
 from moorage_state.errors import Retryable
@@ -117,6 +118,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         read: the rows that came from other operators, by feed.
         null_feeds: rows with a null key that were not processed, by feed of the operator.
         null_rows: rows of nulls alone; they are among those with a null key.
+        blank_columns: by feed that was looked at, the columns that were null in all of its rows.
         bad_times: other keyed rows without the event time that their input declares.
         bad_time: names the first of these.
         bad_broadcasts: broadcast rows without it; subtask 0 counts for all.
@@ -150,6 +152,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     rows_out: int = 0
     null_feeds: dict[int, int] = {}
     null_rows: int = 0
+    blank_columns: dict[int, BlankColumns] = {}
     bad_times: int = 0
     bad_time: str = ""
     bad_broadcasts: int = 0
@@ -244,6 +247,14 @@ class EpochOutcome:
                     before.bad_broadcast or ack.bad_broadcast,
                 )
         return counts
+
+    def blank_columns(self, operator: str) -> dict[int, BlankColumns]:
+        """By feed of an operator that was looked at, the columns that were null in all rows."""
+        found: dict[int, BlankColumns] = {}
+        for (uid, _), ack in self.acks.items():
+            if uid == operator:
+                found = merged(found, ack.blank_columns)
+        return found
 
     @property
     def late_rows(self) -> int:

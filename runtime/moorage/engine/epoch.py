@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import EpochOutcome, OddCounts, decode_ack, verify
+from moorage.engine.blank_columns import FirstRows
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import RangeFleet, RangeId
@@ -59,6 +60,7 @@ class EpochRunner:
             clocks of the machines) and "commit".
         schemas: by operator uid, the states known so far.
         sampling: of what goes to sinks, from the next epoch on; None for no sample.
+        first_rows: what the first rows of inputs had.
 
     Args:
         restored: there is state from before, so that nobody knows of what timers.
@@ -95,6 +97,7 @@ class EpochRunner:
         self.now_ms = now_ms
         self.phases: dict[str, float] = {}
         self.sampling: Sampling | None = None
+        self.first_rows = FirstRows(graph)
         self._clock = clock
         self._kv_states = kv_states or KvStateLocationRegistry({})
         at_first = (UNKNOWN if restored else NEVER,) * parallelism
@@ -198,6 +201,7 @@ class EpochRunner:
             operator_states=self.operator_states.plans(self._graph),
             added_up=frozenset(self._two_phases.uids),
             sampling=self.sampling,
+            blank_columns_of=self.first_rows.to_look_at(),
         )
 
     def _commit(self, outcome: EpochOutcome) -> None:
@@ -220,6 +224,8 @@ class EpochRunner:
         )
         self._next_timers = next_timers
         self._two_phases.take_in(outcome, self.epoch)
+        for uid in self._expected:
+            self.first_rows.take(uid, outcome.blank_columns(uid))
         self.schemas.update(schemas)
         self.operator_states.committed(operator_states, self._expected, outcome.union_writers())
 

@@ -195,6 +195,7 @@ class EpochPlan:
     schemas: Mapping[str, tuple[StateSchema, ...]]
     operator_states: Mapping[str, OperatorStatePlan] = field(default_factory=dict)
     added_up: Collection[str] = ()
+    blank_columns_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sampling: Sampling | None = None
 
 
@@ -319,6 +320,7 @@ class EpochPlanner:
             null_keys_to=_name_of(operator.null_key),
             bad_times_to=_name_of(operator.bad_time),
             upstreams=upstreams,
+            blank_columns_of=() if added_up else spec.blank_columns_of.get(operator.uid, ()),
             streams=_streams(operator),
             schemas=tuple(spec.schemas.get(operator.uid, ())),
             sinks=outlets.sinks,

@@ -31,6 +31,7 @@ from moorage.api.functions import (
 from moorage.api.sinks import Sink, StageId
 from moorage.api.vectorized import KeyedBatchFunction
 from moorage.engine.acks import Ack, EpochIncomplete, ReadRows, Tally, encode_ack, tally
+from moorage.engine.blank_columns import BlankColumnSearch
 from moorage.engine.chunk_timers import ChunkTimers
 from moorage.engine.columns import (
     ACK_COLUMN,
@@ -252,6 +253,7 @@ class _Subtask:
         self._read = [Tally()] * len(plan.upstreams)
         self._filter = RowFilter(plan)
         self._times = EventTimes(plan)
+        self._blank = BlankColumnSearch(plan)
         # A long-lived one was opened when its worker took it.
         self._opened = plan.function.long_lived
 
@@ -280,6 +282,7 @@ class _Subtask:
         for batch in batches:
             self._tally(batch)
             self._times.observe(batch)
+            self._blank.observe(batch)
             keyed, aside = self._filter.sort_out(batch)
             for name, rows in aside:
                 yield from self._sending.send_aside(name, rows)
@@ -385,6 +388,7 @@ class _Subtask:
             ),
             null_feeds=odd.null_feeds,
             null_rows=odd.null_rows,
+            blank_columns=self._blank.found,
             bad_times=odd.bad_times,
             bad_time=odd.first_bad_time,
             # Every subtask has all broadcast rows.

@@ -105,6 +105,7 @@ class SubtaskPlan:
         null_keys_to: name of the side output for rows whose key is null; empty where there is none.
         bad_times_to: the same for rows without the event time that their input declares.
         upstreams: the outputs of other operators that are read.
+        blank_columns_of: the feeds whose columns are looked at for those of nulls alone.
         operator_state: for an operator with operator state or broadcast rows.
         sampling: of what goes to sinks; None for no sample.
     """
@@ -136,6 +137,7 @@ class SubtaskPlan:
     null_keys_to: str = ""
     bad_times_to: str = ""
     upstreams: tuple[Upstream, ...] = ()
+    blank_columns_of: tuple[int, ...] = ()
     streams: tuple[tuple[str, ...], ...] = ()
     schemas: tuple[StateSchema, ...] = ()
     sinks: tuple[tuple[str, Sink], ...] = ()

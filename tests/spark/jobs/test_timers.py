@@ -120,8 +120,10 @@ def test_timers_fire_although_no_data_comes_and_those_of_a_stopped_job_after_it(
     home.start()
     again = wait_for(home, {*early, ("later", "clock")})
     assert ("later", "event") not in again
-    bring(home, "busy", ("far", 1_795_000_000, 3000))
+    bring(home, "busy", *100 * [("far", 1_795_000_000, 3000)])
     told = "event time may be in seconds, taken for milliseconds: input=busy newest=1970-01-21"
     wait_until(lambda: told in home.log(), 120, "the unit of event times is told of")
     stop(home)
     assert home.log().count(told) == 1
+    assert home.log().count("null in all of the first rows of an input: ") == 1
+    assert "input=busy column=note rows=100; see whether" in home.log()

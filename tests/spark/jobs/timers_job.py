@@ -10,7 +10,8 @@ from moorage import (
     ValueStateDescriptor,
 )
 
-ROWS = "user string, at long, after long"
+# Nothing has a note.
+ROWS = "user string, at long, after long, note string"
 ODD: dict[str, Any] = {"null_key": "drop", "bad_time": "drop"}
 FIRED = "user string, what string, set_for long, fired_at long"
 

@@ -99,7 +99,7 @@ def test_of_each_input_with_strange_times_people_are_told_once(
     reporter: Reporter, heard: list[JobProgress]
 ) -> None:
     for found in ({}, {"a": "of a"}, {"a": "of a, later"}, {"a": "of a", "b": "of b"}):
-        reporter.strange_times(found)
+        reporter.strange_rows(found)
     assert [progress.message for progress in heard] == ["of a", "of b"]
 
 

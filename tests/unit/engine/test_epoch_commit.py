@@ -36,7 +36,8 @@ class Played:
         self.committed: list[int] = []
         self.refuse: Exception | None = None
         nothing: Any = None
-        operator = OperatorNode("op", nothing, ("k",), ("int",), Counts(), nothing, "fail")
+        unread: Any = SimpleNamespace(operator=None, branches=())
+        operator = OperatorNode("op", unread, ("k",), ("int",), Counts(), nothing, "fail")
         planner: Any = self
         fleet: Any = SimpleNamespace(leased=lambda _uid: (), commit=self.commit)
         self.runner = EpochRunner(

@@ -24,7 +24,8 @@ class Played:
         self.failing = 0
         self.timers = [NEVER, NEVER]
         nothing: Any = None
-        operator = OperatorNode("op", nothing, ("k",), ("int",), nothing, nothing, "fail")
+        unread: Any = SimpleNamespace(operator=None, branches=())
+        operator = OperatorNode("op", unread, ("k",), ("int",), nothing, nothing, "fail")
         graph = JobGraph(operators=[operator])
         played: Any = self
         fleet: Any = SimpleNamespace(
