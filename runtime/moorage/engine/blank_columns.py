@@ -6,7 +6,7 @@ come; of later rows they do not. Decides which columns are told. Called by subta
 batch, and by the epoch runner.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -118,3 +118,8 @@ class FirstRows:
                 f"column={column} rows={found.rows}; see whether the data has it by this name: "
                 f"what a record does not have is null"
             )
+
+
+def are_blank(names: Sequence[str], found: BlankColumns | None) -> bool:
+    """Whether one of these columns was null in all rows of an epoch, and these were several."""
+    return found is not None and found.rows > 1 and not set(names).isdisjoint(found.columns)

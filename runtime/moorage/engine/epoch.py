@@ -6,7 +6,7 @@ subtask and all consumers agree. Called by the driver; knows nothing of checkpoi
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import EpochOutcome, OddCounts, decode_ack, verify
-from moorage.engine.blank_columns import FirstRows
+from moorage.engine.blank_columns import BlankColumns, FirstRows, are_blank
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import RangeFleet, RangeId
@@ -232,21 +232,27 @@ class EpochRunner:
     def _refuse_odd_rows(self, outcome: EpochOutcome) -> None:
         operators = {o.uid: o for o in self._graph.operators}
         for uid, odd in outcome.odd_rows().items():
-            operator = operators[uid]
+            operator, blank = operators[uid], outcome.blank_columns(uid)
             if odd.null_keys and operator.null_key == "fail":
-                raise _null_keys(operator, odd)
+                raise _null_keys(operator, odd, blank)
             if odd.bad_times and operator.bad_time == "fail":
-                raise _bad_times(operator, odd)
+                raise _bad_times(operator, odd, blank)
             if odd.bad_broadcasts and operator.bad_time != "drop":
                 raise _bad_broadcasts(uid, odd)
 
 
-def _null_keys(operator: OperatorNode, odd: OddCounts) -> UserError:
+_Blank = Mapping[int, BlankColumns]
+"""By feed of an operator."""
+
+
+def _null_keys(operator: OperatorNode, odd: OddCounts, blank: _Blank) -> UserError:
+    keys = {n: feed.keyed.columns for n, feed in enumerate(operator.feeds)}
+    misnamed = "" if odd.null_rows else _misnamed(operator, keys, blank)
     unread = f" rows_of_nulls={odd.null_rows}" if odd.null_rows else ""
     why = "; spark makes a row of nulls of a line that it cannot read" if odd.null_rows else ""
     return UserError(
-        f"rows with a null key: operator={operator.uid} {_null_feeds(operator, odd)}{unread}{why}; "
-        f"filter them out before key_by, or say null_key='drop' in the call with "
+        f"rows with a null key: operator={operator.uid} {_null_feeds(operator, odd)}{unread}{why}"
+        f"{misnamed}; filter them out before key_by, or say null_key='drop' in the call with "
         f"uid={operator.uid!r}{_aside(operator)}"
     )
 
@@ -265,11 +271,23 @@ def _aside(operator: OperatorNode) -> str:
     return ", or give it the OutputTag of a side output" if operator.second is None else ""
 
 
-def _bad_times(operator: OperatorNode, odd: OddCounts) -> UserError:
+def _misnamed(operator: OperatorNode, columns: Mapping[int, Sequence[str]], blank: _Blank) -> str:
+    """The question of whether a column is called so in the data, where all rows have none."""
+    asked = [
+        f"; these are all {blank[n].rows} rows of {operator.feeds[n].told}: is the column's name "
+        f"that of the data?"
+        for n, names in columns.items()
+        if are_blank(names, blank.get(n))
+    ]
+    return "".join(asked)
+
+
+def _bad_times(operator: OperatorNode, odd: OddCounts, blank: _Blank) -> UserError:
+    times = {n: [feed.event_time or ""] for n, feed in enumerate(operator.feeds)}
     return UserError(
         f"rows without an event time that can be read: operator={operator.uid} {odd.bad_time} "
-        f"rows={odd.bad_times}; filter them out before key_by, or say bad_time='drop' in the call "
-        f"with uid={operator.uid!r}{_aside(operator)}"
+        f"rows={odd.bad_times}{_misnamed(operator, times, blank)}; filter them out before "
+        f"key_by, or say bad_time='drop' in the call with uid={operator.uid!r}{_aside(operator)}"
     )
 
 

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from moorage import FileSink, KeyedProcessFunction, Tumbling
+from moorage.testing import run_job
 from moorage.testing.environment import TestEnvironment
-from moorage.testing.in_process import InProcessJob
+from moorage.testing.in_process import Collector, InProcessJob
+from moorage_state.errors import UserError
 
 SCHEMA = "user string, price double, at timestamp, _corrupt_record string"
 AT = datetime(2026, 1, 1, 10, tzinfo=UTC)
+ASKED = "these are all {} rows of input={}: is the column's name that of the data?"
 
 
 class Prices(KeyedProcessFunction):
@@ -56,6 +59,9 @@ def told(build, *epochs):
     """What is told after these epochs, by column."""
     env = TestEnvironment()
     build(env)
+    for node in env.graph.sinks:
+        sink: Any = Collector()  # writes no files
+        node.sink = sink
     with InProcessJob(env.graph, clock=lambda: 0, parallelism=2) as job:
         for given in epochs:
             job.epoch({uid: some for uid, some in given.items() if some})
@@ -95,3 +101,30 @@ def test_a_source_that_names_its_columns_itself_is_believed():
         env.graph.inputs[0].files = None
 
     assert told(build, {"offers": rows(100, price=None)}) == ({}, ())
+
+
+@pytest.mark.parametrize("build", JOBS)
+@pytest.mark.parametrize(
+    ("column", "said"), [("user", "null key"), ("at", "without an event time")]
+)
+def test_where_all_rows_lack_what_they_are_refused_for_its_name_is_asked_for(build, column, said):
+    nothing: dict[str, Any] = {column: None}
+    given = {"offers": rows(3, **nothing), "bids": rows(3)}
+    if build is one:
+        del given["bids"]
+    with pytest.raises(UserError, match=said) as caught:
+        run_job(build, given)
+    assert f"rows=3; {ASKED.format(3, 'offers')}; filter them out" in str(caught.value)
+    given["offers"] += rows(1)
+    with pytest.raises(UserError, match="rows=3; filter them out"):
+        run_job(build, given)
+
+
+def test_of_a_single_row_nothing_is_asked():
+    with pytest.raises(UserError, match="rows=1; filter them out"):
+        run_job(one, {"offers": rows(1, user=None)})
+
+
+def test_rows_of_nulls_alone_are_lines_that_are_not_read_and_no_matter_of_names():
+    with pytest.raises(UserError, match="cannot read; filter them out"):
+        run_job(one, {"offers": rows(3, None, None, None)})
