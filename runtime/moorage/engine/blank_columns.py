@@ -1,9 +1,9 @@
 """Columns of an input that are null in all of its first rows: most likely misnamed.
 
 To Spark a column that the data does not have is one of nulls, and nothing fails. So subtasks look
-at the first rows of a run, by the counts of nulls that Arrow has, until a hundred of an input have
-come; of later rows they do not. Decides which columns are told. Called by subtasks with every
-batch, and by the epoch runner.
+at all rows of an epoch, by the counts of nulls that Arrow has, in the first epochs of a run: until
+those that are committed had a hundred of an input. One that has fewer is looked at in each. Decides
+which columns are told. Called by subtasks with every batch, and by the epoch runner.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,8 @@ class BlankColumnSearch:
     """Of one attempt of one subtask.
 
     Attributes:
-        found: by feed, of all rows so far.
+        found: by feed, of all rows so far. No row is left out, however many came: a refusal tells
+            of all rows of an epoch, and which come first is not the same in each attempt.
     """
 
     def __init__(self, plan: SubtaskPlan) -> None:
@@ -90,9 +91,9 @@ class FirstRows:
         self._found: dict[str, dict[int, BlankColumns]] = {uid: {} for uid in self._feeds}
 
     def to_look_at(self) -> dict[str, tuple[int, ...]]:
-        """By operator uid, the feeds of which too few rows were seen so far."""
+        """By operator uid, the feeds of which the epochs so far had too few rows."""
         return {
-            uid: tuple(n for n, feed in enumerate(feeds) if feed.branch and self._wanted(uid, n))
+            uid: tuple(n for n, feed in enumerate(feeds) if self._wanted(uid, n) and _as_read(feed))
             for uid, feeds in self._feeds.items()
         }
 
@@ -118,6 +119,11 @@ class FirstRows:
                 f"column={column} rows={found.rows}; see whether the data has it by this name: "
                 f"what a record does not have is null"
             )
+
+
+def _as_read(feed: Feed) -> bool:
+    # A transform may leave the rows that have no value, and make columns that are to have none.
+    return feed.branch is not None and not feed.branch.transforms
 
 
 def are_blank(names: Sequence[str], found: BlankColumns | None) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from moorage import FileSink, KeyedProcessFunction, Tumbling
+from moorage.engine.blank_columns import FirstRows
 from moorage.testing import run_job
 from moorage.testing.environment import TestEnvironment
 from moorage.testing.in_process import Collector, InProcessJob
@@ -101,6 +102,14 @@ def test_a_source_that_names_its_columns_itself_is_believed():
         env.graph.inputs[0].files = None
 
     assert told(build, {"offers": rows(100, price=None)}) == ({}, ())
+
+
+def test_what_a_transform_leaves_or_makes_is_not_looked_at():
+    env = TestEnvironment()
+    offers, bids = (read(env, name) for name in ("offers", "bids"))
+    both = offers.transform(lambda frame: frame).union(bids).key_by("user")
+    both.process(Prices(), uid="f", output="u string, p double").sink_to(FileSink("out"), uid="out")
+    assert FirstRows(env.graph).to_look_at() == {"f": (1,)}
 
 
 @pytest.mark.parametrize("build", JOBS)
