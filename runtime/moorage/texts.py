@@ -52,15 +52,19 @@ def event_time_text(time_ms: int | None, now: datetime) -> str:
     return f"{time_text(moment)}, {age_text(abs(seconds))} {where} the clock{looks}"
 
 
-def awaited_text(held_by: str) -> str:
+def awaited_text(time_ms: int | None, held_by: str) -> str:
     """What a watermark waits for: the input that holds it, or where none does, any of them."""
+    if held_by:
+        return held_by
+    if time_ms is None:
+        return "a first row: all inputs are idle"
     # Who reads that nothing is waited for expects windows to end by themselves.
-    return held_by or "a newer row: all inputs are idle, it stays at the newest less max_delay"
+    return "a newer row: all inputs are idle, it stays at the newest less max_delay"
 
 
 def watermark_text(time_ms: int | None, held_by: str, now: datetime) -> str:
     """How far event time has come for an operator, and what it waits for."""
-    return f"{event_time_text(time_ms, now)}, waits for {awaited_text(held_by)}"
+    return f"{event_time_text(time_ms, now)}, waits for {awaited_text(time_ms, held_by)}"
 
 
 def moment_text(time_ms: int) -> str:

@@ -39,3 +39,5 @@ def test_a_watermark_that_no_input_holds_is_said_to_stay_where_the_newest_row_le
     assert watermark_text(1_000 * NOW_S, "orders", NOW) == f"{told}orders"
     idle = "a newer row: all inputs are idle, it stays at the newest less max_delay"
     assert watermark_text(1_000 * NOW_S, "", NOW) == f"{told}{idle}"
+    first = "none yet, waits for a first row: all inputs are idle"
+    assert watermark_text(None, "", NOW) == first

@@ -128,18 +128,22 @@ def select_columns(
         )
     columns = []
     for name, given in named.items():
-        if given not in known and _EXPRESSION.search(str(given)):
+        if given in known:
+            columns.append(f"`{name}` {known[given]}")
+            continue
+        # A name may have a dash or a space: they make an expression where the nearest has none.
+        odd = set(_EXPRESSION.findall(str(given)))
+        alike = [one for one in known if odd <= set(one)]
+        same = [one for one in alike if one.endswith(f".{str(given).rpartition('.')[2]}")]
+        near = did_you_mean(given, known)
+        meant = f"; did you mean {' or '.join(same)}?" if same else near
+        if odd and not same and (not near or near != did_you_mean(given, alike)):
             raise UserError(
                 f"select takes columns of the sides as they are: uid={uid} {name}={given!r}; for "
                 f"what is computed call in its place {BY_FUNCTION}; these are there: {list(known)}"
             )
-        if given not in known:
-            same = [one for one in known if one.endswith(f".{str(given).rpartition('.')[2]}")]
-            near = did_you_mean(given, known)
-            meant = f"; did you mean {' or '.join(same)}?" if same else near
-            raise UserError(
-                f"select takes columns of the sides: uid={uid} {name}={given!r}{meant}; these are "
-                f"there: {list(known)}"
-            )
-        columns.append(f"`{name}` {known[given]}")
+        raise UserError(
+            f"select takes columns of the sides: uid={uid} {name}={given!r}{meant}; these are "
+            f"there: {list(known)}"
+        )
     return ", ".join(columns)

@@ -170,7 +170,7 @@ def _graph(facts: RunFacts, now: datetime, clean: Clean) -> Section:
         rows = [
             (
                 clean(one.uid),
-                awaited_text(clean(one.held_by)),
+                awaited_text(one.time_ms, clean(one.held_by)),
                 event_time_text(one.time_ms, now),
             )
             for one in marks[:MOST_ROWS]

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 from moorage import (
     Count,
@@ -17,6 +18,7 @@ from moorage import (
     max_,
     sum_,
 )
+from moorage.api.join_functions import select_columns
 from moorage.testing import run_job
 from moorage_state.errors import UserError
 
@@ -141,6 +143,23 @@ def test_what_a_select_would_have_to_compute_is_for_a_function(given):
     assert "did you mean" not in told
     told = building(lambda stream: pairs_of(stream).select(uid="pairs", n="n"))
     assert "did you mean left.n or right.n?" in told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("left.user-idd", "n='left.user-idd'; did you mean left.user-id?; these"),
+        ("user-id", "n='user-id'; did you mean left.user-id or right.user-id?; these"),
+        ("left.unit  price", "n='left.unit  price'; did you mean left.unit price?; these"),
+        ("left.user-id + 1", "as they are: uid=pairs n='left.user-id + 1'; for"),
+        ("left.n-1", "as they are: uid=pairs n='left.n-1'; for"),
+    ],
+)
+def test_a_name_with_a_dash_or_a_space_is_no_expression(given, told):
+    named = StructType().add("user-id", "string").add("unit price", "double").add("n", "long")
+    with pytest.raises(UserError) as refused:
+        select_columns("pairs", {"n": given}, (named, named))
+    assert told in str(refused.value)
 
 
 def pairs_of(stream):

@@ -80,6 +80,7 @@ def test_how_far_event_time_has_come_is_shown_with_what_it_waits_for():
     marks = (
         WatermarkView("sums", int(early), "clicks<"),
         WatermarkView("join", None, "payments"),
+        WatermarkView("new", None),
         WatermarkView("odd", 1 << 62),
     )
     progress = JobProgress(graph=GraphView(()), watermarks=marks, lag_rows=1200)
@@ -88,6 +89,7 @@ def test_how_far_event_time_has_come_is_shown_with_what_it_waits_for():
     assert graph.tables[-1].rows == [
         ("sums", "clicks<", "2026-11-23 11:58:55Z, 1m05s behind the clock"),
         ("join", "payments", "none yet"),
+        ("new", "a first row: all inputs are idle", "none yet"),
         (
             "odd",
             "a newer row: all inputs are idle, it stays at the newest less max_delay",
