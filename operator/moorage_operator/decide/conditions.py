@@ -50,8 +50,10 @@ WITHOUT_EFFECT = "FieldsWithoutEffect"
 
 
 ROLLBACK_BLOCKED = "RollbackBlocked"
-ROLLBACK_WAITS = "RollbackWaits"
 """A version that does not become stable has published output: a person decides."""
+
+ROLLBACK_WAITS = "RollbackWaits"
+"""Whether it has published any cannot be read of its store."""
 
 _UNREACHABLE = "DriverUnreachable"
 
@@ -336,11 +338,12 @@ def _checkpointing(draft: Draft) -> _Said:
 def _stable(draft: Draft) -> _Said:
     if draft.is_active and draft.attempt.stable_since is not None:
         return _Said("True", "Stable")
-    blocked = _rollback_blocked(draft)
-    if blocked:
-        return _Said("False", ROLLBACK_BLOCKED, blocked)
-    if draft.on_trial and is_late(draft) and (waits := waits_for_store(draft)):
-        return _Said("False", ROLLBACK_WAITS, waits)
+    rests = draft.status.finished_at is not None or is_suspended(draft)
+    if draft.on_trial and not rests and is_late(draft):
+        if blocked := hindrance(draft):
+            return _Said("False", ROLLBACK_BLOCKED, blocked)
+        if waits := waits_for_store(draft):
+            return _Said("False", ROLLBACK_WAITS, waits)
     if not draft.is_active or draft.attempt.running_since is None:
         return _Said("False", "NotRunning")
     spec = policy(draft)
@@ -350,13 +353,6 @@ def _stable(draft: Draft) -> _Said:
         return _Said("False", "LagGrowing", "more rows come than it takes; see its lag")
     wanted = f"{after.duration} and {after.completed_checkpoints} checkpoints" if after else ""
     return _Said("False", "NotYet", f"it must run for {wanted}" if wanted else "")
-
-
-def _rollback_blocked(draft: Draft) -> str:
-    rests = draft.status.finished_at is not None or is_suspended(draft)
-    if not draft.on_trial or rests or not is_late(draft):
-        return ""
-    return hindrance(draft)
 
 
 def _blocked(draft: Draft) -> _Said:

@@ -8,6 +8,7 @@ the job, or to give up.
 import dis
 import errno
 import inspect
+import os
 import re
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -80,7 +81,10 @@ _LOSS_REASON = re.compile(r"Reason:\s*(.+?)\s*\.?\s*(?:SQLSTATE: \w+|\Z)", re.DO
 _WRAPPING = ("An error occurred while calling", "An exception was thrown from the Python worker")
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 # Ours, and what dataclasses generate of ours, which has no file.
-_OURS = (str(Path(moorage.__file__).parent), str(Path(moorage_state.__path__[0])), "<string>")
+_OURS = (
+    *(f"{folder}{os.sep}" for folder in (Path(moorage.__file__).parent, moorage_state.__path__[0])),
+    "<string>",
+)
 _METHODS = (
     *("process", "process_element", "process_element1", "process_element2"),
     *("process_broadcast_element", "process_batch", "join", "co_group", "on_timer", "on_timers"),

@@ -20,6 +20,7 @@ class VersionEnds:
     def __init__(self) -> None:
         self._told: dict[str, str] = {}
         self._tried: Counter[str] = Counter()
+        self._came: Counter[str] = Counter()
 
     def note(self, events: Iterable[dict[str, Any]]) -> None:
         """What the API server shows now: events as they are, each as often as one likes."""
@@ -28,10 +29,11 @@ class VersionEnds:
             if (end := known.get(event.get("reason") or "")) is not None:
                 self._told[event["metadata"]["uid"]] = end
 
-    def tried(self, end: str) -> None:
-        """A version was given that is to end so, and had the time for it."""
+    def tried(self, end: str, *, came: bool) -> None:
+        """A version was given that is to end so, had the time for it, and did or did not."""
         assert end in _ENDS
         self._tried[end] += 1
+        self._came[end] += came
 
     def seen(self) -> dict[str, int]:
         """How often each was seen, whoever gave the version."""
@@ -39,12 +41,10 @@ class VersionEnds:
         return {end: counts[end] for end in _ENDS}
 
     def missed(self, *, all_of_them: bool) -> list[str]:
-        """What was never seen though it was to be.
+        """What never came of the versions that were to end so.
 
         Args:
             all_of_them: there was time for each; else what was not tried is no fault.
         """
         wanted = [end for end in _ENDS if all_of_them or self._tried[end]]
-        return [
-            f"{end}: none seen, {self._tried[end]} tried" for end in wanted if not self.seen()[end]
-        ]
+        return [f"{end}: {self._tried[end]} tried" for end in wanted if not self._came[end]]

@@ -50,6 +50,18 @@ def test_what_cannot_be_read_does_not_prove_that_nothing_was_published():
     assert "no route to the store" in said
 
 
+def test_a_job_that_a_person_suspends_waits_for_no_rollback():
+    stage = _on_trial()
+    stage.end_pod(137)
+    stage.settle()
+    _late(stage)
+    stage.edit(desiredState="Suspended")
+    stage.settle()
+    _late(stage)
+    assert stage.status.phase == "Suspended"
+    assert stage.condition("Stable") == "False/NotRunning"
+
+
 def test_once_it_can_be_read_and_shows_nothing_the_version_makes_room():
     stage = _on_trial()
     stage.end_pod(137)

@@ -524,16 +524,25 @@ def test_look_ups_one_after_the_other_share_connections_though_not_a_thread(job)
 
 
 def test_connections_that_come_back_after_the_job_has_ended_are_closed(job):
-    asked, go_on, exchanged = threading.Event(), threading.Event(), []
+    asked, go_on, closed = threading.Event(), threading.Event(), []
+    connect = job.servers.connect
 
-    def held(clients, **how):
+    def late(index):
         asked.set()
         assert go_on.wait(30)
-        exchanged.append(clients)
-        return exchange(clients, **how)
+        client = connect(index)
+        close = client.close
+
+        def noted():
+            closed.append(index)
+            close()
+
+        client.close = noted
+        return client
 
     job.run(counting(1), ("ann",))
-    lookups = StateLookups(exchange=held)
+    job.servers.connect = late
+    lookups = StateLookups()
     with lookups.serving(job.source()):
         answer = lookups.submit(LookupRequest("counts", ["ann"]))
         assert asked.wait(30)
@@ -543,7 +552,7 @@ def test_connections_that_come_back_after_the_job_has_ended_are_closed(job):
         answer.result(30)
     assert pool
     pool.shutdown(wait=True)
-    assert exchanged
+    assert closed
     assert not lookups._idle
 
 

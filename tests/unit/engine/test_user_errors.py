@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import moorage
 from moorage import (
     CoGroupFunction,
     FileSink,
@@ -81,6 +82,13 @@ def test_rows_that_do_not_fit_are_told_the_function_that_yields_them():
     error = told(refuse)
     assert error.message.startswith("an output value does not fit its column: ")
     assert f"(file={__file__} line=" in error.message
+
+
+def test_a_package_whose_name_begins_like_ours_is_the_jobs():
+    file = Path(moorage.__file__).parent.with_name("moorage_jobs") / "counts.py"
+    names: dict[str, Any] = {}
+    exec(compile("def refuse():\n    return 1 / 0\n", str(file), "exec"), names)  # noqa: S102
+    assert f'File "{file}", line 2, in refuse' in told(names["refuse"]).message
 
 
 def test_what_no_line_of_the_job_raised_is_told_the_methods_first_line():
