@@ -48,7 +48,9 @@ def encoder(ddl: str, state: str = "") -> Encode:
         try:
             return _pack(check(value))
         except (StateTypeError, UnicodeEncodeError) as error:
-            raise _named(error, ddl, state) from None
+            refused = _named(error, ddl, state)
+        # Here, and not above `from None`: that would hide what the caller handles.
+        raise refused
 
     if parsed.bits is not None:
         return _integer_encoder(parsed.bits, encode)
@@ -76,7 +78,8 @@ def checker(ddl: str, state: str = "") -> Check:
         try:
             return check(value)
         except StateTypeError as error:
-            raise _named(error, ddl, state) from None
+            refused = _named(error, ddl, state)
+        raise refused
 
     return checked
 

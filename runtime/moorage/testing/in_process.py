@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 from weakref import WeakValueDictionary, finalize
 
 import pyarrow as pa
@@ -41,6 +41,7 @@ from moorage.engine.subtask import run_subtask
 from moorage.engine.subtask_plan import NEVER, SubtaskPlan
 from moorage.engine.task_failures import SubtaskFailure, UserFunctionError, failure_of
 from moorage.testing.shuffle import Shuffle, input_table
+from moorage.testing.tracebacks import behind
 from moorage_state.errors import MoorageError, UserError
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.keygroups import MAX_PARALLELISM_LIMIT, KeyGroupRange, range_of
@@ -386,7 +387,7 @@ class InProcessJob:
         try:
             return self.runner.run(tables)
         except UserFunctionError as error:
-            raise _of_the_job(error, error.__cause__) from None
+            _raise_of_the_job(error, error.__cause__)
 
     def snapshot(self) -> Snapshot:
         """A checkpoint of what is committed."""
@@ -439,7 +440,7 @@ class InProcessJob:
         try:
             rows = self.planner.plan(plan, {}).acks.collect()
         except SubtaskFailure as failure:
-            raise _of_the_job(failure_of(failure), failure) from None
+            _raise_of_the_job(failure_of(failure), failure)
         acks = [decode_ack(row[ACK_COLUMN]) for row in rows]
         return {ack.uid: tuple(ack.schemas) for ack in acks}
 
@@ -525,13 +526,17 @@ def _end(host: RangeHost, directory: Path, lineage: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _of_the_job(error: MoorageError, cause: BaseException | None) -> BaseException:
-    """What the job's own code raised, with a note that says on what; else the error itself."""
-    while cause is not None and not isinstance(cause, SubtaskFailure):
-        cause = cause.__cause__
-    if not isinstance(error, UserFunctionError) or cause is None or cause.__cause__ is None:
-        return error
-    own = cause.__cause__
+def _raise_of_the_job(error: MoorageError, cause: BaseException | None) -> NoReturn:
+    """Raise what the job's own code raised, with a note that says on what; else the error itself.
+
+    What the job raised it from, or while handling what, stays with it.
+    """
+    failure = cause
+    while failure is not None and not isinstance(failure, SubtaskFailure):
+        failure = failure.__cause__
+    own = failure.__cause__ if failure is not None else None
+    if not isinstance(error, UserFunctionError) or own is None:
+        raise error from cause
     with suppress(AttributeError):
         own.add_note(str(error).partition("\n")[0])
-    return own
+    raise own from behind(own)

@@ -5,15 +5,15 @@ plugin of pytest, and so imports neither Spark nor Arrow; knows nothing of pytes
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from types import TracebackType
 
 from moorage_state.checks import StateTypeError
 from moorage_state.errors import UserError
 
-_LIBRARIES = frozenset(
-    {"moorage", "moorage_state", "pyspark", "py4j", "pyarrow", "numpy", "pandas", "msgspec"}
-)
+_OURS = frozenset({"moorage", "moorage_state"})
+_LIBRARIES = _OURS | {"pyspark", "py4j", "pyarrow", "numpy", "pandas", "msgspec"}
 _TESTING = "moorage.testing."
 
 
@@ -23,27 +23,62 @@ def may_be_the_jobs(module: str) -> bool:
     return module == "__main__" or package not in sys.stdlib_module_names | _LIBRARIES
 
 
-def shorten(error: BaseException) -> bool:
-    """Leave of an error's traces, and of what caused it, only lines that may be the job's.
+def behind(error: BaseException) -> BaseException | None:
+    """What a trace shows as this error's cause, or as what was handled when it was raised."""
+    handled = error.__cause__ is None and not error.__suppress_context__
+    return error.__context__ if handled else error.__cause__
 
-    They become one trace, without causes. Returns whether that was done: not for errors that are
-    none of a job's author, nor for what came by another way than `moorage.testing`.
+
+def shorten(error: BaseException) -> bool:
+    """Leave of an error's traces, and of those behind it, only lines that may be the job's.
+
+    One behind it that it was raised from by the library, and whose text it has, becomes one with
+    it; so it is shown at the job's line. Every other one that tells more stays, as Spark's, which
+    knows of columns the line that made them. Returns whether that was done: not for errors that
+    are none of a job's author, nor for what came by another way than `moorage.testing`.
     """
     steps = list(_steps(error.__traceback__))
     ours = any(_module(step).startswith(_TESTING) for step in steps)
     if not ours or not isinstance(error, (UserError, StateTypeError)):
         return False
-    told: list[BaseException] = [error]
+    said = _text(error)
+    kept: list[tuple[BaseException, list[TracebackType]]] = [(error, steps)]
+    seen: list[BaseException] = [error]
     # One may be named as its own cause.
-    while (cause := told[-1].__cause__) is not None and cause not in told:
-        steps += _steps(cause.__traceback__)
-        told.append(cause)
+    while (cause := behind(seen[-1])) is not None and not any(cause is one for one in seen):
+        steps, text = list(_steps(cause.__traceback__)), _text(cause)
+        known, by_us = text in said, seen[-1].__cause__ is cause and _ours(kept[-1][1])
+        if known and by_us:
+            kept[-1][1].extend(steps)
+        elif not known or any(may_be_the_jobs(_module(step)) for step in steps):
+            kept.append((cause, steps))
+            said += f"\n{text}"
+        seen.append(cause)
+    following = [one for one, _ in kept[1:]]
+    for (one, steps), cause in zip_longest(kept, following):
+        one.__traceback__ = _of_the_jobs(steps)
+        if behind(one) is not cause:
+            one.__cause__ = cause
+    return True
+
+
+def _text(error: BaseException) -> str:
+    """What it says, without the mark that takes it through Spark; its type if it says nothing."""
+    mark = f"[moorage:{getattr(error, 'code', '')}] "
+    return str(error).removeprefix(mark) or type(error).__name__
+
+
+def _ours(steps: Sequence[TracebackType]) -> bool:
+    """Whether the library raised it, and not code that it called."""
+    return bool(steps) and _module(steps[-1]).partition(".")[0] in _OURS
+
+
+def _of_the_jobs(steps: Sequence[TracebackType]) -> TracebackType | None:
     trace: TracebackType | None = None
     for step in reversed(steps):
         if may_be_the_jobs(_module(step)):
             trace = TracebackType(trace, step.tb_frame, step.tb_lasti, step.tb_lineno)
-    error.__traceback__, error.__cause__, error.__suppress_context__ = trace, None, True
-    return True
+    return trace
 
 
 def _steps(trace: TracebackType | None) -> Iterator[TracebackType]:

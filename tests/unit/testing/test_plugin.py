@@ -45,7 +45,9 @@ def test_harness(keyed_harness):
 """
 
 JOB = """
+import helper
 from moorage import KeyedProcessFunction, ListStateDescriptor
+from moorage_state.errors import UserError
 
 class Wrong(KeyedProcessFunction):
     def process(self, row, ctx):
@@ -62,13 +64,40 @@ class Stores(KeyedProcessFunction):
 class Raises(KeyedProcessFunction):
     def process(self, row, ctx):
         yield ctx.key, {}["nothing"]
+
+class Loads(KeyedProcessFunction):
+    def process(self, row, ctx):
+        try:
+            yield ctx.key, helper.rate()
+        except KeyError as e:
+            raise UserError("rates cannot be loaded") from e
+
+class Fails(KeyedProcessFunction):
+    def process(self, row, ctx):
+        try:
+            yield ctx.key, helper.rate()
+        except KeyError:
+            raise RuntimeError("rates cannot be loaded")
+
+class Handles(Stores):
+    def process(self, row, ctx):
+        try:
+            yield ctx.key, helper.rate()
+        except KeyError:
+            self.seen.add("many")
+"""
+
+HELPER = """
+def rate():
+    return {}["eur"]
 """
 
 OF_A_JOB = """
-from job import Raises, Stores, Wrong
+import pytest
+from job import Fails, Handles, Loads, Raises, Stores, Wrong
 from moorage import FileSink
 from moorage.testing import KeyedHarness, run_job
-from moorage_state.errors import Bug
+from moorage_state.errors import Bug, UserError
 
 GIVEN = {"rows": [("ann",)]}
 
@@ -96,6 +125,42 @@ def test_bug(monkeypatch):
         raise Bug("a rule was broken")
     monkeypatch.setattr("moorage.engine.epoch.verify", broken)
     run_job(of(Wrong()), {"rows": []})
+
+def test_file():
+    def build(env):
+        try:
+            open("rates.csv")
+        except OSError as e:
+            raise UserError("rates cannot be loaded") from e
+    run_job(build, {})
+
+@pytest.mark.parametrize("kind", [Loads, Fails, Handles])
+def test_job(kind):
+    run_job(of(kind()), GIVEN)
+
+@pytest.mark.parametrize("kind", [Loads, Fails, Handles])
+def test_harness(kind):
+    KeyedHarness(kind(), "k string", "k", "k string, n long").process(("ann",))
+
+def test_spark(monkeypatch):
+    def broken(*_):
+        try:
+            exec("raise RuntimeError(text)", {"__name__": "pyspark", "text": SPARKS})
+        except RuntimeError as e:
+            exec("raise error from e", {"__name__": "moorage.engine.epoch", "error": SHORT, "e": e})
+    monkeypatch.setattr("moorage.engine.epoch.verify", broken)
+    run_job(of(Wrong()), {"rows": []})
+
+def test_context():
+    def build(env):
+        try:
+            open("rates.csv")
+        except OSError:
+            raise UserError("rates cannot be loaded")
+    run_job(build, {})
+
+SHORT = UserError("spark could not run the epoch: division by zero")
+SPARKS = 'division by zero\\n== DataFrame ==\\n"__truediv__" was called from job.py:11'
 """
 
 
@@ -142,16 +207,17 @@ def test_a_test_that_takes_a_harness_has_them(run):
 def failures(folder, *arguments):
     """By test of a job's, what pytest shows of its failure."""
     (folder / "job.py").write_text(JOB)
+    (folder / "helper.py").write_text(HELPER)
     (folder / "test_it.py").write_text(OF_A_JOB)
     said = run_tests_of(folder, *arguments).stdout
-    parts = re.split(r"(?m)^_+ (test_\w+) _+$", said.partition("short test summary")[0])
+    parts = re.split(r"(?m)^_+ (test_\S+) _+$", said.partition("short test summary")[0])
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def test_an_error_to_be_mended_is_shown_by_lines_of_the_job_and_of_the_test(tmp_path):
     shown = failures(tmp_path)
     for test, lines in {
-        "test_value": ["run_job(of(Wrong()), GIVEN)", "job.py line=5 in Wrong.process"],
+        "test_value": ["run_job(of(Wrong()), GIVEN)", "job.py line=7 in Wrong.process"],
         "test_build": ['run_job(of(Wrong(), "key"), GIVEN)', "rows.key_by(key)"],
         "test_state": ["KeyedHarness(Stores()", 'self.seen.add("many")'],
     }.items():
@@ -162,6 +228,27 @@ def test_an_error_to_be_mended_is_shown_by_lines_of_the_job_and_of_the_test(tmp_
         assert "exception" not in text, text  # was the cause of another
     assert '> yield ctx.key, {}["nothing"]' in " ".join(shown["test_raise"].split())
     assert "engine/epoch.py" in shown["test_bug"]
+
+
+def test_what_an_error_to_be_mended_was_raised_from_is_shown_by_its_own_lines(tmp_path):
+    shown = failures(tmp_path, "-k", "file or job or harness or spark or context")
+    why, key = '"rates cannot be loaded"', ['> return {}["eur"]', "KeyError: 'eur'"]
+    opened = ['> open("rates.csv")', "FileNotFoundError: [Errno 2]"]
+    loads, handles = ["UserError", f"UserError({why}) from e"], ["StateTypeError", 'add("many")']
+    for test, lines in {
+        "test_file": [f"> raise UserError({why}) from e", *opened],
+        "test_context": [f"> raise UserError({why})", *opened, "During handling"],
+        "test_job[Loads]": [*loads, *key],
+        "test_harness[Loads]": [*loads, *key],
+        "test_job[Fails]": [f"> raise RuntimeError({why})", *key],
+        "test_harness[Fails]": [f"> raise RuntimeError({why})", *key],
+        "test_job[Handles]": [*handles, *key],
+        "test_harness[Handles]": [*handles, *key],
+        "test_spark": ["run_job(of(Wrong())", '"__truediv__" was called from job.py:11'],
+    }.items():
+        text = shown[test]
+        assert all(line in " ".join(text.split()) for line in lines), text
+        assert "/moorage/" not in text or "Fails" in test, text  # an error of any other type
 
 
 def test_a_full_trace_has_the_lines_of_the_engine(tmp_path):
