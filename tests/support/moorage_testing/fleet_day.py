@@ -43,6 +43,7 @@ class Record:
         touches: how often.
         down: seconds that it did not run.
         hung: the driver that hung last, and when that was.
+        hangs_on: how many of its next drivers hang as well.
         stepped: when its autoscaler decided last, as far as anybody looked.
     """
 
@@ -57,6 +58,7 @@ class Record:
     stepped: datetime | None = None
     hung: FakeDriver | None = None
     hung_at: float = 0.0
+    hangs_on: int = 0
 
 
 class FleetDay:
@@ -187,9 +189,15 @@ class FleetDay:
             driver.fail("user_function", 3)
 
     def _driver_hung(self, record: Record) -> None:
-        if (driver := self._living(record)) is not None and driver.running_since:
-            driver.hung = True
-            record.hung, record.hung_at = driver, self.world.elapsed
+        if self._hang(record) and self.happened["driver_hung"] % _HANGS_ON_EACH == 0:
+            record.hangs_on = _HEALTH["budget"]["actions"]
+
+    def _hang(self, record: Record) -> bool:
+        if (driver := self._living(record)) is None or not driver.running_since:
+            return False
+        driver.hung = True
+        record.hung, record.hung_at = driver, self.world.elapsed
+        return True
 
     def _executor_lost(self, record: Record) -> None:
         if (driver := self._living(record)) is not None and driver.running_since:
@@ -333,18 +341,23 @@ class FleetDay:
         world = self.world
         for record in self.records.values():
             if record.hung is None:
+                record.hangs_on -= bool(record.hangs_on and self._hang(record))
                 continue
             # One on a node that was lost lives on, and nobody waits for it.
             if not record.hung.alive or record.hung.cut_off:
                 record.hung = None
                 self._touch(record)
                 continue
-            began = max(record.hung_at, record.touched, self._global_until)
+            health = world.status(record.name).health
+            since = [(world.clock.now() - one.at).total_seconds() for one in health.actions[-1:]]
+            # What is done about it takes its time, too, once the budget has room again.
+            acted = max((world.elapsed - seconds for seconds in since), default=0.0)
+            began = max(record.hung_at, record.touched, self._global_until, acted)
             if world.elapsed - began <= _HANGS + _CALM:
                 continue
-            then = {one.then for one in world.status(record.name).health.findings}
+            then = {one.then for one in health.findings}
             assert then == {"Withheld"}, self._told(record, "hangs")
-            assert len(world.status(record.name).health.actions) == _HEALTH["budget"]["actions"]
+            assert len(health.actions) == _HEALTH["budget"]["actions"]
 
     def _judge_version(self, record: Record) -> None:
         """What runs in the end is what was asked for last."""
@@ -449,6 +462,9 @@ _HEALTH: dict[str, Any] = {
     "noProgressFor": f"{_HANGS:.0f}s",
     "budget": {"actions": 2, "window": "1h"},
 }
+_HANGS_ON_EACH = 5
+"""One hang of so many goes on in the next drivers, until nothing is done about it any more."""
+
 _MODES = ("InPlaceParallelism", "Restart")
 _TO_A_JOB = {
     "driver_killed": 1.5,
