@@ -41,7 +41,9 @@ _TAIL_LINES = 20
 _MARK = "MOORAGE_DEMO"
 _PROGRESS = re.compile(r"(\w+): epoch (\d+), ([\d,]+) rows(?:, (\d+) %)?, ")
 _RESTORED = re.compile(r", restored from (chk-\d+)$")
-_SUMMARY = re.compile(r"\S+ (finished): ([\d,]+) rows in \D*[\d.]+ s\D*, epoch (\d+),")
+_SUMMARY = re.compile(
+    r"\S+ (finished): ([\d,]+) rows in (?:the )?[\d.]+ s(?: of this run)?, epoch (\d+),"
+)
 
 
 class JobFailed(Exception):

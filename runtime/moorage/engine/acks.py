@@ -248,12 +248,12 @@ class EpochOutcome:
                 )
         return counts
 
-    def blank_columns(self, operator: str) -> dict[int, BlankColumns]:
-        """By feed of an operator that was looked at, the columns that were null in all rows."""
-        found: dict[int, BlankColumns] = {}
+    def blank_columns(self) -> dict[str, dict[int, BlankColumns]]:
+        """By operator and feed that was looked at, the columns that were null in all rows."""
+        found: dict[str, dict[int, BlankColumns]] = {}
         for (uid, _), ack in self.acks.items():
-            if uid == operator:
-                found = merged(found, ack.blank_columns)
+            if ack.blank_columns:
+                found[uid] = merged(found.get(uid, {}), ack.blank_columns)
         return found
 
     @property

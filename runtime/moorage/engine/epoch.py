@@ -224,19 +224,19 @@ class EpochRunner:
         )
         self._next_timers = next_timers
         self._two_phases.take_in(outcome, self.epoch)
-        for uid in self._expected:
-            self.first_rows.take(uid, outcome.blank_columns(uid))
+        for uid, blank in outcome.blank_columns().items():
+            self.first_rows.take(uid, blank)
         self.schemas.update(schemas)
         self.operator_states.committed(operator_states, self._expected, outcome.union_writers())
 
     def _refuse_odd_rows(self, outcome: EpochOutcome) -> None:
         operators = {o.uid: o for o in self._graph.operators}
         for uid, odd in outcome.odd_rows().items():
-            operator, blank = operators[uid], outcome.blank_columns(uid)
+            operator = operators[uid]
             if odd.null_keys and operator.null_key == "fail":
-                raise _null_keys(operator, odd, blank)
+                raise _null_keys(operator, odd, outcome.blank_columns().get(uid, {}))
             if odd.bad_times and operator.bad_time == "fail":
-                raise _bad_times(operator, odd, blank)
+                raise _bad_times(operator, odd, outcome.blank_columns().get(uid, {}))
             if odd.bad_broadcasts and operator.bad_time != "drop":
                 raise _bad_broadcasts(uid, odd)
 

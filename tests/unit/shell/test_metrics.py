@@ -138,28 +138,21 @@ def test_events_are_counted_by_reason(metrics):
     assert line in text(metrics)
 
 
-def test_a_version_that_was_given_up_is_shown_until_there_is_another(metrics):
-    said = {"type": "Reconciled", "status": "False", "lastTransitionTime": "2026-03-01T12:00:00Z"}
-    see(metrics, conditions=[{**said, "reason": "Rejected"}])
-    assert 'moorage_job_rejected{job="clicks",namespace="n"} 1.0' in text(metrics)
-    see(metrics, conditions=[{**said, "reason": "OperationUnderWay"}])
-    assert 'moorage_job_rejected{job="clicks",namespace="n"} 0.0' in text(metrics)
-
-
-def test_a_rollback_that_a_person_must_decide_on_is_shown_until_it_is_decided(metrics):
-    said = {"type": "Stable", "status": "False", "lastTransitionTime": "2026-03-01T12:00:00Z"}
-    see(metrics, conditions=[{**said, "reason": "RollbackBlocked"}])
-    assert 'moorage_job_rollback_blocked{job="clicks",namespace="n"} 1.0' in text(metrics)
-    see(metrics, conditions=[{**said, "reason": "NotYet"}])
-    assert 'moorage_job_rollback_blocked{job="clicks",namespace="n"} 0.0' in text(metrics)
-
-
-def test_a_rollback_that_waits_for_the_store_is_shown_until_that_is_read(metrics):
-    said = {"type": "Stable", "status": "False", "lastTransitionTime": "2026-03-01T12:00:00Z"}
-    see(metrics, conditions=[{**said, "reason": "RollbackWaits"}])
-    assert 'moorage_job_rollback_waits{job="clicks",namespace="n"} 1.0' in text(metrics)
-    see(metrics, conditions=[{**said, "reason": "RollbackBlocked"}])
-    assert 'moorage_job_rollback_waits{job="clicks",namespace="n"} 0.0' in text(metrics)
+@pytest.mark.parametrize(
+    ("metric", "kind", "reason", "then"),
+    [
+        ("rejected", "Reconciled", "Rejected", "OperationUnderWay"),
+        ("rollback_blocked", "Stable", "RollbackBlocked", "NotYet"),
+        ("rollback_waits", "Stable", "RollbackWaits", "RollbackBlocked"),
+    ],
+)
+def test_what_becomes_of_a_version_is_shown_for_as_long_as_a_condition_says_so(
+    metrics, metric, kind, reason, then
+):
+    said = {"type": kind, "status": "False", "lastTransitionTime": "2026-03-01T12:00:00Z"}
+    for now, value in ((reason, "1.0"), (then, "0.0")):
+        see(metrics, conditions=[{**said, "reason": now}])
+        assert f'moorage_job_{metric}{{job="clicks",namespace="n"}} {value}' in text(metrics)
 
 
 def test_a_spec_that_is_not_followed_is_shown(metrics):
