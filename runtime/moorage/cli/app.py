@@ -190,6 +190,11 @@ def _signals_stop(stop: threading.Event, display: Display) -> Iterator[None]:
             doing = "the job has finished, and what it does not keep is being deleted"
         display.say(f"{name}: {doing}; {again} to quit without it")
 
+    def later(number: int, _frame: FrameType | None) -> None:
+        if first is None or time.monotonic() - first >= _SAME_SECONDS:
+            signal.signal(number, before[signal.Signals(number)])
+            signal.raise_signal(number)
+
     # One that was ignored already stays so: that is what `nohup` asks for.
     taken = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
     before = {number: signal.signal(number, handle) for number in taken}
@@ -197,7 +202,8 @@ def _signals_stop(stop: threading.Event, display: Display) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # A job may stop before the second of a pair comes, and has yet to tell how it did.
+            signal.signal(number, handler if first is None else later)
 
 
 app.add_typer(snapshots, name="snapshots")

@@ -30,6 +30,7 @@ def runner(job, job_dir, options, listener):
             return RunResult(RunOutcome.STOPPED, epoch=3, rows_total=9, seconds=0.1)
 
 app._driver = lambda: runner
+{before}
 sys.exit(app.run_app())
 """
 
@@ -51,8 +52,8 @@ def start(job_file):
     """
     with contextlib.ExitStack() as stack:
 
-        def begin(*within, listens=True, terminal=None, phase="running"):
-            program = textwrap.dedent(PROGRAM.format(listens=listens, phase=phase))
+        def begin(*within, listens=True, terminal=None, phase="running", before=""):
+            program = PROGRAM.format(listens=listens, phase=phase, before=textwrap.dedent(before))
             command = [*within, sys.executable, "-c", program, "run", job_file, "--no-page"]
             if terminal is not None:
                 command = [sys.executable, "-c", IN_TERMINAL, *command]
@@ -94,6 +95,29 @@ def test_timeout_which_signals_its_child_and_then_their_group_sends_one_signal(s
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     assert out.startswith("clicks stopped: 9 rows")
+
+
+SIGNAL_BEFORE_IT_TELLS = """
+import os, signal
+tell = app._tell
+def told(*given):
+    os.kill(os.getpid(), signal.SIGTERM)
+    tell(*given)
+app._tell, app._SAME_SECONDS = told, {same}
+"""
+
+
+@pytest.mark.parametrize(
+    ("same", "ended", "told"), [(600, 0, "clicks stopped: 9 rows"), (0, -signal.SIGTERM, "")]
+)
+def test_a_second_signal_within_a_second_is_the_first_after_the_job_stopped_too(
+    start, same, ended, told
+):
+    process = start(before=SIGNAL_BEFORE_IT_TELLS.format(same=same))
+    process.terminate()
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == ended, err
+    assert out.startswith(told)
 
 
 def test_a_job_under_nohup_outlives_its_terminal(start):
