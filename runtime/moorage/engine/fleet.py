@@ -264,7 +264,13 @@ class RangeFleet:
             item.version = Version(epoch, "")
             item.reads = frozenset()
             self._begins(item)
-        opened = self._each(self._open_call, self._ranges.values())
+        waiting = self._together(self._open_call, self._ranges.values())
+        results = {server: iter(some) for server, some in waiting.items()}
+        opened: list[OpenResult] = [next(results[r.server]) for r in self._ranges.values()]
+        for item, one in zip(self._ranges.values(), opened, strict=True):
+            # With the digest that it has there, where the run that took it has this one's token: a
+            # run of another lineage, whose chain of deltas goes on.
+            item.version = Version(*one.version)
         self.places = self._published()
         return opened
 

@@ -95,6 +95,16 @@ def new_job(tmp_path):
         job.close()
 
 
+def test_a_run_goes_on_from_what_a_run_of_another_lineage_left_that_had_its_token(new_job):
+    one, other = new_job("one", 2), new_job("other", 2)
+    one.open("f1r0")
+    one.write({0: b"zero"})
+    taken = one.checkpoint(1, {})
+    other.open("f1r0", one.epoch, taken.handles, 1)
+    other.write({1: b"one"})
+    assert other.read() == {0: b"zero", 1: b"one"}
+
+
 def test_two_hundred_ranges_cost_a_handful_of_objects_and_an_increment_only_what_is_new(new_job):
     job, rng = new_job("one", 200), random.Random(1)
     job.open("f1r0")
