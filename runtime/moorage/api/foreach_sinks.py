@@ -196,7 +196,12 @@ class ForeachCheckpoint(_StagedRows):
         # A crash between the call and the record leads to another call with the same id and rows.
         if checkpoint_id not in handed:
             todo = [item for item in committables if item["file"] not in known]
-            self._hand_over(CheckpointInfo(lineage, checkpoint_id), todo)
+            try:
+                self._hand_over(CheckpointInfo(lineage, checkpoint_id), todo)
+            except CorruptState:
+                # A driver that was replaced may have been at it, and have dropped the rows since.
+                if checkpoint_id not in self._handed(lineage):
+                    raise
         self._drop(lineage, [item["file"] for item in committables])
         return rows
 

@@ -213,6 +213,21 @@ def test_rows_that_are_missing_are_an_error(per_checkpoint, calls, store_url):
     assert calls == []
 
 
+def test_rows_that_a_replaced_driver_hands_over_meanwhile_are_not_missing(
+    per_checkpoint, calls, monkeypatch
+):
+    items = stage(per_checkpoint, 1)
+
+    def meanwhile(place):
+        if place == "sink.before_call":
+            monkeypatch.undo()
+            per_checkpoint.publish(LINEAGE, 7, items)
+
+    monkeypatch.setattr(failpoints, "hit", meanwhile)
+    per_checkpoint.restore(SinkRestore(LINEAGE, "f2r0", (7,), items))
+    assert calls == [(CheckpointInfo(LINEAGE, 7), [1])]
+
+
 def test_records_go_when_nothing_can_ask_for_them(per_checkpoint, store_url):
     items = {n: stage(per_checkpoint, n, epoch=n) for n in (1, 2, 3)}
     for n, staged in items.items():
