@@ -91,6 +91,7 @@ class ChunkTimers:
 
     Attributes:
         earliest: the earliest processing time that a key, among those changed, was left with.
+        earliest_set: the earliest processing time for which rows set a timer.
         changed: whether timers of the chunk, or of its first key in the one before, were set.
         ignored: how many were set anew of which nothing comes, as nothing comes after.
     """
@@ -109,7 +110,7 @@ class ChunkTimers:
         self._with: dict[tuple[_Timers, int, int], _Timers] = {}
         self._writes: dict[tuple[_Timers, _Timers], _Writes] = {}
         self._waiting: _Key | None = None
-        self.earliest = MAX_TIME
+        self.earliest = self.earliest_set = MAX_TIME
         self._quiesced = self._holds = False
         self.changed = False
         self.ignored = 0
@@ -194,6 +195,8 @@ class ChunkTimers:
             return
         # Set while timers of this epoch's time fire, it must not fire in the same epoch.
         holds = self._holds and domain is TimeDomain.PROCESSING_TIME
+        if domain is TimeDomain.PROCESSING_TIME and not holds:
+            self.earliest_set = min(self.earliest_set, min(times, default=MAX_TIME))
         more: dict[int, list[int]] = {}
         now, known, timers = self._now, self._with, self._timers
         kind = int(domain)

@@ -64,13 +64,16 @@ class Firing:
         self.fired = 0
         self._broken_off: tuple[int, TimeDomain, int, Iterator[Any]] | None = None
 
-    @property
-    def limits(self) -> list[tuple[TimeDomain, int]]:
+    def limits(self, earliest_set: int = NEVER) -> list[tuple[TimeDomain, int]]:
         """Up to which times timers fire, in the order in which they do: for vectorized functions.
 
         A domain of which none can be due is left out.
+
+        Args:
+            earliest_set: the earliest processing time for which rows have set a timer.
         """
-        found = [(_PROCESSING, self._now_ms)] if self._by_clock else []
+        by_clock = self._by_clock or earliest_set <= self._now_ms
+        found = [(_PROCESSING, self._now_ms)] if by_clock else []
         return [*found, (_EVENT, self._watermark)] if self._by_event else found
 
     def any_due(self) -> bool:
@@ -241,8 +244,7 @@ class FiringAtTheEnd(Firing):
         self._by_event = self._by_clock = True
         self._event_holds_to = NOTHING_HELD
 
-    @property
-    def limits(self) -> list[tuple[TimeDomain, int]]:
+    def limits(self, earliest_set: int = NEVER) -> list[tuple[TimeDomain, int]]:  # noqa: ARG002
         """See `Firing.limits`."""
         return [(_EVENT, MAX_WATERMARK), (_PROCESSING, MAX_WATERMARK)]
 

@@ -195,7 +195,7 @@ class VectorizedLoop:
         fired = True
         while fired:
             fired = False
-            for domain, limit in firing.limits:
+            for domain, limit in firing.limits(timers.earliest_set):
                 due, had = timers.pop_due(span, domain, limit)
                 for position in had:
                     firing.mark_done(self._states.prefix_of(position))
@@ -209,7 +209,7 @@ class VectorizedLoop:
         """Whether any key of the range has timers that were due when the epoch began."""
         if self._any_due is None:
             due = self._store.access.due_timers
-            self._any_due = any(due(at, 1, b"", KINDS[domain]) for domain, at in firing.limits)
+            self._any_due = any(due(at, 1, b"", KINDS[domain]) for domain, at in firing.limits())
         return self._any_due
 
     def _on_timers(self, keys: pa.Array, due: DueTimers, firing: Firing) -> Iterator[Any]:

@@ -38,7 +38,7 @@ from moorage.api.windows import (
 from moorage.engine import subtask
 from moorage.engine.acks import decode_ack
 from moorage.engine.columns import ACK_COLUMN, GROUP_COLUMN
-from moorage.engine.subtask_plan import SideOutputPlan, Upstream
+from moorage.engine.subtask_plan import NEVER, UNKNOWN, SideOutputPlan, Upstream
 from moorage.engine.task_failures import SubtaskFailure
 from moorage.testing import KeyedHarness
 from moorage_state.columnar.arrow import arrow_type
@@ -367,7 +367,7 @@ def test_early_results_come_each_interval_until_the_end(run):
     assert windows.epoch([], MAX_WATERMARK, now_ms=90_000)[0] == []
 
 
-@pytest.mark.parametrize(
+BY_THE_CLOCK = pytest.mark.parametrize(
     ("way", "assigner"),
     [
         ("rows", Tumbling("10s", time="processing")),
@@ -376,6 +376,9 @@ def test_early_results_come_each_interval_until_the_end(run):
         ("columns", Session("4s", time="processing")),
     ],
 )
+
+
+@BY_THE_CLOCK
 def test_windows_of_processing_time_end_by_the_clock(run, way, assigner):
     windows = run(lambda: WAYS[way](assigner))
     assert windows.epoch([("a", 1, 77), ("a", 2, 3)], 0, now_ms=6_000)[0] == []
@@ -384,6 +387,18 @@ def test_windows_of_processing_time_end_by_the_clock(run, way, assigner):
     assert windows.epoch([], 0, now_ms=end - 2)[0] == []
     assert windows.epoch([], 0, now_ms=end - 1)[0] == [("a", start, end, 2, 3, 1, 2)]
     assert windows.epoch([], MAX_WATERMARK, now_ms=end + 90_000)[0] == []
+
+
+@BY_THE_CLOCK
+@pytest.mark.parametrize("next_timer", [UNKNOWN, NEVER])
+def test_rows_of_the_last_millisecond_of_a_window_end_it_whatever_else_waits(
+    run, way, assigner, next_timer
+):
+    last = replace(assigner, gap="1ms") if isinstance(assigner, Session) else assigner
+    windows = run(lambda: WAYS[way](last), next_timers=(next_timer,))
+    (result,), _ = windows.epoch([("a", 1, 77), ("a", 2, 3)], 0, now_ms=9_999)
+    assert result[2:] == (10_000, 2, 3, 1, 2)
+    assert windows.epoch([], 0, now_ms=10_000)[0] == []
 
 
 def test_a_key_with_very_many_open_windows_is_left_with_none(new_operator, batch):
