@@ -71,7 +71,9 @@ class _Lane:
             column = column.cast(pa.float64())
         if column.null_count:
             column = column.fill_null(pa.scalar(0).cast(column.type))
-        return Column(column.to_numpy(zero_copy_only=False).astype(self.dtype), valid)
+        values = column.to_numpy(zero_copy_only=False).astype(self.dtype)
+        # See `Part.of`.
+        return Column(values + 0.0 if self.dtype is np.float64 else values, valid)
 
     def of_rows(self, table: pa.RecordBatch, rows: Any) -> Column:
         """The part of each of some rows, all if `rows` is None."""

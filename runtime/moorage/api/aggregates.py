@@ -126,7 +126,10 @@ class Part:
         value = row[self.at]
         if self.op == "values":
             return int(value is not None)
-        return float(value) if self.as_float and value is not None else value
+        if self.as_float and value is not None:
+            value = float(value)
+        # Of 0.0 and -0.0, which are equal, the least would be whichever came first.
+        return value + 0.0 if isinstance(value, float) else value
 
 
 class LocalAggregate(NamedTuple):

@@ -914,6 +914,20 @@ def test_a_window_whose_times_python_cannot_have_is_refused_with_its_row(run):
         windows.epoch([("a", 1, 253_402_214_400_000)], 0)
 
 
+@pytest.mark.parametrize("trigger", [None, Early("1h")], ids=["columns", "rows"])
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_the_least_and_the_sum_of_zeros_have_one_sign_whichever_came_first(kind, trigger):
+    def totals(stream):
+        named = {"least": min_("x"), "most": max_("x"), "total": sum_("x")}
+        return stream.window(Tumbling("9ms"), trigger=trigger).aggregate(uid="w", **named)
+
+    with KeyedHarness(totals, f"k string, x {kind}, at long", "k", event_time="at") as harness:
+        harness.process(("a", -0.0, 1), ("a", 0.0, 2), ("b", 0.0, 1), ("b", -0.0, 2))
+        harness.process(("c", -0.0, 1), ("c", None, 2))
+        zeros = [value for row in harness.end_input() for value in row[3:]]
+    assert str(zeros) == str([0.0] * 9)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_means_and_counts_pass_nulls_over(run, way):
     schema = pa.schema([("user", pa.string()), *TIMED, ("mean", pa.float64()), ("n", pa.int64())])
