@@ -112,6 +112,36 @@ def _fields(kind: pa.DataType, values: Iterable[Any]) -> str:
     return next((reason for reason in reasons if reason), "")
 
 
+def column_of(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
+    """Values as a column; its structs may be dicts and tuples.
+
+    Raises:
+        pa.ArrowException, OverflowError, TypeError, ValueError: one is not of this type.
+    """
+    try:
+        return pa.array(values, type=kind)
+    except pa.ArrowTypeError:
+        if not pa.types.is_nested(kind):
+            raise
+        # Arrow takes all of them for what the first one is. Structs of rows are dicts, and those
+        # of states named tuples.
+        return pa.array([_by_name(kind, value) for value in values], type=kind)
+
+
+def _by_name(kind: pa.DataType, value: Any) -> Any:
+    """A value, of which all structs are dicts."""
+    if value is None or not pa.types.is_nested(kind):
+        return value
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        row = value if isinstance(value, dict) else dict(zip(names, value, strict=True))
+        return {field.name: _by_name(field.type, row.get(field.name)) for field in kind}
+    if pa.types.is_map(kind):
+        pairs = value.items() if isinstance(value, dict) else value
+        return [(_by_name(kind.key_type, k), _by_name(kind.item_type, v)) for k, v in pairs]
+    return [_by_name(kind.value_type, element) for element in value]
+
+
 class _Hash(Protocol):
     def update(self, data: Any, /) -> None: ...
 
@@ -234,7 +264,7 @@ class RowShape:
         if reason := misfit(field, values):
             raise self._unfit(field, reason, values)
         try:
-            return pa.array(values, type=field.type)
+            return column_of(field.type, values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as exc:
             raise self._unfit(field, str(exc), values) from exc
 

@@ -34,7 +34,7 @@ from moorage.engine.columns import (
     side_column,
     stream_column,
 )
-from moorage.engine.output_types import misfit
+from moorage.engine.output_types import column_of, misfit
 from moorage.engine.plan import (
     TIES,
     EpochPlan,
@@ -72,7 +72,7 @@ def input_table(uid: str, schema: pa.Schema, rows: Sequence[Any]) -> pa.Table:
     for column, values in zip(schema, columns, strict=True):
         reason = misfit(column, values)
         try:
-            arrays.append(pa.array(() if reason else values, column.type))
+            arrays.append(column_of(column.type, () if reason else values))
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             reason = str(error)
         if reason:

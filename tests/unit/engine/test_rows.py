@@ -190,6 +190,30 @@ def test_what_arrow_would_bend_or_refuse_is_refused_with_column_and_value(kind, 
     assert "operator=count column=c declared=" in str(caught.value)
 
 
+STORED, CAME = Point(3, {"b": 4}), {"tags": {"a": 2}, "x": 1}
+PLAIN = STORED._asdict()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "found"),
+    [
+        (POINT, [CAME, STORED, None, {"x": 5}], [CAME, PLAIN, None, {"x": 5, "tags": None}]),
+        (POINT, [STORED, CAME], [PLAIN, CAME]),
+        (pa.list_(POINT), [[STORED], None, [CAME]], [[PLAIN], None, [CAME]]),
+        (pa.struct([("p", POINT)]), [{"p": STORED}, (CAME,)], [{"p": PLAIN}, {"p": CAME}]),
+        (
+            pa.map_(pa.string(), POINT),
+            [{"a": CAME}, {"b": STORED}],
+            [{"a": CAME}, {"b": PLAIN}],
+        ),
+    ],
+)
+def test_structs_of_a_column_may_be_dicts_as_in_rows_and_named_tuples_as_in_states(
+    kind, values, found
+):
+    assert taken(kind, *values) == found
+
+
 def test_a_null_in_a_column_that_is_declared_not_null_is_refused():
     assert taken(pa.int64(), 5, nullable=False) == [5]
     with pytest.raises(UserError, match="column=c declared=int64: it is declared not null"):
