@@ -97,7 +97,7 @@ class IntervalJoinOperator(OfFunction, KeyedCoProcessFunction):
     def open_epoch(self, ctx: RuntimeContext) -> None:
         """Get the states: rows by their event time."""
         self._rows = [
-            WaitingRows(ctx.get_map_state(waiting_rows(name, kind)))
+            WaitingRows(ctx.get_map_state(waiting_rows(name, kind)), kind)
             for name, kind in zip(INTERVAL_ROWS, self._types, strict=True)
         ]
         super().open_epoch(ctx)
@@ -120,7 +120,7 @@ class IntervalJoinOperator(OfFunction, KeyedCoProcessFunction):
                 self.late_rows_dropped += 1
             return
         self._turn_of(ctx.key)
-        self._rows[side].add(at, row)
+        row = self._rows[side].add(at, row)
         lower, upper = self._bounds[side]
         for when, other in self._rows[1 - side].between(at + lower, at + upper):
             met = JoinContext(ctx, (when, at) if side else (at, when))

@@ -97,7 +97,7 @@ class VersionedJoin(OfFunction, KeyedCoProcessFunction):
     def open_epoch(self, ctx: RuntimeContext) -> None:
         """Get the states: rows and versions by their event time."""
         row, version = self._types
-        self._rows = WaitingRows(ctx.get_map_state(waiting_rows(ROWS, row)))
+        self._rows = WaitingRows(ctx.get_map_state(waiting_rows(ROWS, row)), row)
         self._versions = Versions(ctx.get_map_state(versions(version)))
         super().open_epoch(ctx)
 

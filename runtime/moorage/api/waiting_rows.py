@@ -8,7 +8,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from moorage_state.codecs import settler
 from moorage_state.descriptors import MapStateDescriptor, ValueStateDescriptor
+from moorage_state.types import parse_type
 
 INTERVAL_ROWS = "left-rows", "right-rows"
 ROWS, VERSIONS, LATEST = "rows", "versions", "latest"
@@ -66,7 +68,14 @@ class WaitingRows(_OfOneKey):
 
     Args:
         state: handle of a map of lists of rows by their time.
+        kind: the DDL type of a row.
     """
+
+    def __init__(self, state: Any, kind: str) -> None:
+        super().__init__(state)
+        # Structs in rows come as dicts, and are read as named tuples.
+        nested = any(column.children for column in parse_type(kind).children)
+        self._settle = settler(kind) if nested else None
 
     def _forget(self) -> None:
         super()._forget()
@@ -82,8 +91,9 @@ class WaitingRows(_OfOneKey):
         times = self._in_order()
         return times[0] if times else None
 
-    def add(self, at: int, row: Any) -> None:
-        """Let a row wait."""
+    def add(self, at: int, row: Any) -> Any:
+        """Let a row wait; gives it as it is read later."""
+        row = row if self._settle is None else self._settle(row)
         known = self._times is not None
         rows = self._rows.get(at) if known else self._state.get(at)
         if rows is None:
@@ -94,6 +104,7 @@ class WaitingRows(_OfOneKey):
         rows.append(row)
         # Not `put`: rows of one time, such as a day, may be many, and each would write all of them.
         self._state.put_when_done(at, rows)
+        return row
 
     def between(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
         """The rows of these times and all between, with their times, in order."""

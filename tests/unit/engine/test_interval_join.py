@@ -131,6 +131,32 @@ def test_a_function_gets_pairs_with_their_times_in_their_order():
     assert found["far"] == [(1,), (1,)]
 
 
+class Moved(ProcessJoinFunction):
+    def process_element(self, left, right, ctx):
+        yield ctx.key, right.point.x - left.point.x, left.point
+
+
+def test_structs_in_rows_are_named_tuples_whichever_row_of_a_pair_came_first():
+    def joined(left, right):
+        output = "id string, by int, point struct<x:int>"
+        return (
+            left.interval_join(right)
+            .between("-9ms", "9ms")
+            .process(Moved(), uid="j", output=output)
+        )
+
+    schema = "id string, point struct<x:int>, at long"
+    second = SecondStream(schema, "id", "at")
+    with KeyedHarness(joined, schema, "id", event_time="at", second=second) as join:
+        one, other = ("a", {"x": 1}, 1), ("a", {"x": 5}, 2)
+        assert join.process(one, second=[other]) == [("a", 4, {"x": 1})]
+        assert join.process(("a", {"x": 2}, 3)) == [("a", 3, {"x": 2})]
+        assert join.process(second=[("a", {"x": 9}, 4)]) == [
+            ("a", 8, {"x": 1}),
+            ("a", 7, {"x": 2}),
+        ]
+
+
 def test_very_many_rows_of_one_time_are_written_once_each():
     def joined(left, right):
         return left.interval_join(right).between("0s", "30ms").select(uid="j", n="left.n")
