@@ -90,7 +90,8 @@ class Memory:
     def attend(self, now: datetime, tick: float, *, sees_to_it: bool) -> datetime:
         """A pass; say since when passes have seen to the object, by the clock as it is.
 
-        Anew after a gap, and after a clock was put forward: what it says to be long ago is not.
+        Anew after a gap, and after a clock was put forward: what it says to be long ago is not. Nor
+        is it still to come, after one was put back.
         """
         known = self._attended
         if known is not None:
@@ -98,12 +99,12 @@ class Memory:
             was_put = now - known.now - timedelta(seconds=passed) > CLOCKS_APART
             if was_put or (self._neglected and passed > _GAP):
                 known = None
-        known = known or _Attended(now, now, tick)
+        since = min(known.since, now) if known is not None else now
         if sees_to_it:
-            self._attended, self._neglected = _Attended(known.since, now, tick), False
+            self._attended, self._neglected = _Attended(since, now, tick), False
         else:
             self.neglect()
-        return known.since
+        return since
 
     def neglect(self) -> None:
         """A pass has not seen to it, for whatever reason."""

@@ -516,6 +516,13 @@ async def test_a_clock_that_is_put_forward_makes_no_version_late_and_none_stable
     assert image(stable) == NEXT
 
 
+async def test_a_version_that_fails_has_no_more_time_after_a_clock_was_put_back(stable):
+    stable.operators_clock.put(-3600)
+    stable.kubelet.unschedulable = "no node has room"
+    stable.edit(image=NEXT)
+    await stable.until(lambda: "RollbackStarted" in stable.events(), 720)
+
+
 @pytest.mark.scenario(56)
 async def test_a_version_has_its_time_while_an_operator_sees_to_it(stable):
     stable.kubelet.unschedulable = "no node has room"

@@ -72,6 +72,13 @@ async def test_anew_after_a_clock_was_put_forward(shell, attended):
     assert [await attended(wait) for wait in (30, 30)] == [0, 30]
 
 
+async def test_not_from_a_time_to_come_after_a_clock_was_put_back(shell, attended):
+    await attended(0)
+    assert await attended(100) == 100
+    shell.clock.put(-900)
+    assert [await attended(wait) for wait in (30, 30)] == [0, 30]
+
+
 async def test_a_clock_that_is_put_right_by_a_little_changes_nothing(shell, attended):
     await attended(0)
     shell.clock.put(20)
