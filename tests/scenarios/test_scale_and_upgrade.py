@@ -208,3 +208,29 @@ async def test_a_job_that_is_suspended_from_the_start_starts_nothing(world):
     assert not world.pods()
     world.edit(desiredState="Running")
     await world.until(world.is_running)
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+@pytest.mark.parametrize("step", ["Snapshotting", "Verifying"])
+async def test_a_stateless_upgrade_that_is_to_keep_state_before_it_ran_begins_with_it(
+    running, step, acknowledged
+):
+    habits, kubelet = running.drivers.habits, running.kubelet
+    if step == "Snapshotting":
+        habits.ignore_stop = True
+    else:
+        kubelet.image_error = "ImagePullBackOff"
+    leaves = {"acknowledgeStateLoss": True}
+    running.edit(image="registry.example/clicks:2", upgrade={"mode": "Stateless"}, restore=leaves)
+    await running.until(lambda: getattr(running.status().operation, "step", "") == step)
+    running.edit(
+        image="registry.example/clicks:3",
+        upgrade={"mode": "LastCheckpoint"},
+        restore={"acknowledgeStateLoss": acknowledged},
+    )
+    await running.run(5)
+    habits.ignore_stop, kubelet.image_error = False, ""
+    await running.until(lambda: running.is_running() and len(running.drivers.restored) == 2, 600)
+    last = running.drivers.restored[-1]
+    assert last.epoch == last.newest > 0
+    assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:3"

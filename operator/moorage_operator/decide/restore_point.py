@@ -83,10 +83,13 @@ def next_restore(draft: Draft) -> RestorePointStatus | Obstacle:
     fresh = attempt.number == 0 or (not begun and draft.status.next_restore is None)
     if spec is not None and (is_new_nonce(draft) or (fresh and not _followed(draft)) or by_spec):
         return _by_spec(draft, spec)
-    operation = draft.status.operation
+    operation, given = draft.status.operation, draft.status.given_point
+    if spec is not None and spec.upgrade.mode != "Stateless":
+        # It may have been when this began. Of a driver that got to begin empty the lineage knows.
+        return given if given is not None and given.mode != "Empty" else LATEST
     if operation is not None and operation.mode_used == "Stateless" and spec is not None:
         return _stateless(spec, f"{operation.id}-{draft.tag}")
-    return draft.status.given_point or LATEST
+    return given or LATEST
 
 
 def with_newest_known(draft: Draft, point: RestorePointStatus) -> RestorePointStatus:
