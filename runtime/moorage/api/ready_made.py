@@ -273,9 +273,8 @@ class TopRows(KeyedBatchFunction):
         )
         # Arrow sorts stably: of equal rows those that were there before, then the earlier ones.
         ranked = pa.table({"key": index, "by": rows.column(self._by).combine_chunks()})
-        order = pc.sort_indices(
-            ranked, sort_keys=[("key", "ascending"), ("by", self._order)]
-        ).to_numpy()
+        places = pc.sort_indices(ranked, sort_keys=[("key", "ascending"), ("by", self._order)])
+        order = places.to_numpy().astype(np.int64)
         order = order[_ordered(ranked.column("by"))[order]]
         of = index[order]
         begins = np.flatnonzero(np.append(True, of[1:] != of[:-1])) if len(of) else order

@@ -170,6 +170,18 @@ def test_nulls_and_no_numbers_are_not_among_the_best(operator, batch):
     assert done.rows == [("a", 2.5, 1), ("a", 1.5, 2)]
 
 
+def test_a_batch_of_rows_none_of_which_counts_leaves_the_best_as_they_are(operator, batch):
+    output = pa.schema([*ROW, ("rank", pa.int32())])
+    make = lambda: TopRows(2, "n", STREAM.simpleString(), False)  # noqa: E731
+    assert operator.epoch(make(), [batch(("a", None), ("b", None))], output=output).rows == []
+    operator.epoch(make(), [batch(("a", 5), ("b", 1))], output=output)
+    assert operator.epoch(make(), [batch(("a", None), ("c", None))], output=output).rows == []
+    assert operator.epoch(make(), [batch(("a", 3))], output=output).rows == [
+        ("a", 5, 1),
+        ("a", 3, 2),
+    ]
+
+
 def test_rows_that_change_nothing_among_the_best_are_not_told(operator, batch):
     output = pa.schema([*ROW, ("rank", pa.int32())])
     make = lambda: TopRows(1, "n", STREAM.simpleString(), False)  # noqa: E731
