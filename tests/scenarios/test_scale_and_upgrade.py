@@ -234,3 +234,19 @@ async def test_a_stateless_upgrade_that_is_to_keep_state_before_it_ran_begins_wi
     last = running.drivers.restored[-1]
     assert last.epoch == last.newest > 0
     assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:3"
+
+
+@pytest.mark.parametrize("fallback", ["Wait", "Fail"])
+async def test_an_upgrade_that_waits_for_a_savepoint_goes_on_where_none_is_wanted_any_more(
+    running, fallback
+):
+    running.drivers.habits.savepoints_fail = 1000
+    rules = {"mode": "Savepoint", "fallback": fallback}
+    running.edit(image="registry.example/clicks:2", upgrade=rules)
+    await running.until(lambda: "SavepointFailed" in running.events())
+    running.edit(upgrade__mode="LastCheckpoint")
+    await running.until(lambda: len(running.drivers.restored) == 2 and running.is_running(), 600)
+    assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:2"
+    last = running.drivers.restored[-1]
+    assert last.epoch == last.newest > 0
+    assert running.condition("Reconciled") == "True/UpToDate"

@@ -345,7 +345,8 @@ def _fallback(draft: Draft) -> str:
     operation, spec = draft.operation, policy(draft)
     if operation.type != "Upgrade" or operation.stop_mode != "Savepoint" or spec is None:
         return "LastCheckpoint"
-    return spec.upgrade.fallback
+    # The mode may have been edited since: whoever wants no savepoint any more waits for none.
+    return spec.upgrade.fallback if spec.upgrade.mode == "Savepoint" else "LastCheckpoint"
 
 
 def _fall_back(draft: Draft, why: str) -> None:
