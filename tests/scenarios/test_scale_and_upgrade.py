@@ -52,6 +52,20 @@ async def test_of_two_rescales_the_last_one_wins(running, mode, drivers):
     assert len(running.drivers.by_pod) == drivers
 
 
+async def test_a_parallelism_is_followed_where_the_mode_leaves_it_to_a_restart_meanwhile(running):
+    running.edit(scaling__mode="InPlaceParallelism")
+    await running.run(2)
+    running.drivers.habits.deaf = True
+    running.edit(scaling__parallelism=5)
+    await running.until(lambda: getattr(running.status().operation, "step", "") == "Rescaling")
+    running.edit(scaling__mode="InPlace")
+    await running.run(3)
+    running.drivers.habits.deaf = False
+    await running.until(lambda: running.is_running() and running.status().operation is None, 600)
+    assert running.driver().parallelism == 5
+    assert running.condition("Reconciled") == "True/UpToDate"
+
+
 async def test_another_number_of_executors_is_reached_while_the_stream_runs(running):
     running.edit(executor__instances=3)
     await running.until(lambda: "RescaledInPlace" in running.events())

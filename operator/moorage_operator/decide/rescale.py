@@ -88,8 +88,8 @@ def rescaling(draft: Draft) -> None:
         finish(draft)
     elif attempt.outcome:
         after_end(draft)
-    elif spec is not None and spec.scaling.mode == "Restart":
-        _fall_back(draft, "spec.scaling.mode is Restart")
+    elif spec is not None and (spec.scaling.mode == "Restart" or _is_left_as_wide(draft)):
+        _fall_back(draft, f"spec.scaling.mode is {spec.scaling.mode}")
     elif view is not None and view.state == "Failed":
         why = f"{view.error.message} (code {view.error.code})" if view.error else "nobody said why"
         _fall_back(draft, why)
@@ -154,6 +154,18 @@ def _subtasks(draft: Draft) -> int | None:
     if spec is None or meant is None or spec.scaling.mode != "InPlaceParallelism":
         return None
     return meant.scaling.parallelism
+
+
+def _is_left_as_wide(draft: Draft) -> bool:
+    """Whether the driver has another number of subtasks than is meant, and would be left with it.
+
+    The mode was another one when this began.
+    """
+    meant, report = _meant(draft), draft.report
+    if _subtasks(draft) is not None or meant is None or report is None:
+        return False
+    # Of what it does not say, which is 0, nothing is known.
+    return report.parallelism not in (0, meant.scaling.parallelism)
 
 
 def _what(draft: Draft) -> str:

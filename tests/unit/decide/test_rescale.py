@@ -343,15 +343,17 @@ def test_a_rescale_that_is_taken_back_asks_for_as_many_as_before():
     assert stage.status.attempt.revision == before
 
 
-@pytest.mark.parametrize("mode", ["InPlaceParallelism", "Restart"])
-def test_what_cannot_be_taken_back_in_place_is_taken_back_by_a_restart(mode):
+@pytest.mark.parametrize(
+    ("mode", "refuses"), [("InPlaceParallelism", "user_error"), ("InPlace", ""), ("Restart", "")]
+)
+def test_what_cannot_be_taken_back_in_place_is_taken_back_by_a_restart(mode, refuses):
     stage = running(scaling={"parallelism": 2, **LIVE})
     before, stage.slow = stage.status.attempt.revision, True
     stage.edit(scaling={"parallelism": 4, **LIVE}, executor={"instances": 2})
     stage.settle()
     assert stage.status.scaling.observed_parallelism == 4
     assert stage.status.operation.step == "Rescaling"
-    stage.refuses = "user_error"
+    stage.refuses = refuses
     stage.edit(scaling={"parallelism": 2, **LIVE, "mode": mode}, executor={"instances": 1})
     stage.settle()
     assert (stage.status.operation.type, stage.status.operation.step) == ("Rescale", "Snapshotting")
