@@ -65,8 +65,10 @@ def _begin(draft: Draft, rules: Deletion) -> None:
     old = draft.status.operation
     under_way = request_view(draft) if old is not None else None
     mode = _mode(draft, rules)
-    skip = _skipped(draft)
-    step = "Snapshotting" if mode != "None" and not skip else "Fencing"
+    skip, lost = _skipped(draft), _ended_without(draft, rules)
+    # Where it ended before, a person is waited for as where it does so now.
+    looks = mode != "None" or (lost and rules.on_timeout == "Block")
+    step = "Snapshotting" if looks and not skip else "Fencing"
     draft.put(blocked_reason="", message="")
     begin(draft, "Delete", step, rules.policy, "the object is deleted")  # type: ignore[arg-type]  # one of the two steps
     if under_way is not None and (under_way.kind != "Stop" or under_way.state == "Failed"):
@@ -82,7 +84,7 @@ def _begin(draft: Draft, rules: Deletion) -> None:
     elif step == "Snapshotting":
         draft.put_operation(deadline=_deadline(draft, rules))
         aim(draft, mode)
-    elif skip or _lost_something(draft, rules):
+    elif skip or lost or _lost_something(draft, rules):
         _tell_skipped(draft, "asked to skip it" if skip else "the job does not run")
 
 
@@ -106,6 +108,11 @@ def _lost_something(draft: Draft, rules: Deletion) -> bool:
     attempt = draft.attempt
     cleanly = attempt.outcome in ("Finished", "Stopped")
     return rules.final_snapshot != "None" and attempt.number > 0 and not cleanly
+
+
+def _ended_without(draft: Draft, rules: Deletion) -> bool:
+    """Whether the job had ended before without the savepoint, and has state that goes."""
+    return draft.status.snapshots.last_checkpoint is not None and _is_lost(draft, rules, None)
 
 
 # -- the last snapshot -------------------------------------------------------------------------

@@ -460,6 +460,38 @@ def test_a_stop_without_a_savepoint_that_was_under_way_is_not_taken_for_one(poli
     assert stage.gone
 
 
+@pytest.mark.parametrize("before", ["suspended", "broken"])
+@pytest.mark.parametrize("way", ["Proceed", "skips", "keeps"])
+def test_nor_is_a_stop_without_a_savepoint_that_came_before(way, before):
+    policy = "Proceed" if way == "Proceed" else "Block"
+    rules = {"policy": "Delete", "onTimeout": policy}
+    stage = _stage(deletion=rules, upgrade={"mode": "LastCheckpoint"})
+    if before == "suspended":
+        stage.edit(desiredState="Suspended")
+        stage.settle()
+        stage.stop_as_asked()
+    else:
+        _fail(stage, "restore_point_corrupt")
+    stage.settle()
+    asked = len(stage.asked)
+    stage.delete()
+    stage.settle()
+    if policy == "Block":
+        assert stage.condition("Blocked") == "True/FinalSnapshotFailed"
+        assert not stage.store_tasks
+        assert "skip-final-savepoint" in stage.status.message
+    if way == "skips":
+        stage.annotate(skip_final_savepoint="true")
+    elif way == "keeps":
+        stage.edit(deletion=rules | {"policy": "Retain"})
+    stage.settle()
+    assert len(stage.asked) == asked
+    assert bool(stage.told("FinalSnapshotSkipped")) == (way != "keeps" or before == "broken")
+    _answer_store_tasks(stage)
+    stage.settle()
+    assert stage.gone
+
+
 def test_a_stop_that_was_under_way_and_failed_is_followed_by_the_last_savepoint():
     stage = _stage(deletion={"policy": "Delete", "onTimeout": "Block"})
     stage.edit(upgrade={"mode": "LastCheckpoint"}, image="registry.example/clicks:2")
