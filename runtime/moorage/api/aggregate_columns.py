@@ -68,7 +68,8 @@ class _Lane:
         elif self.name == "timestamp":
             column = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         elif self.dtype is np.float64 and pa.types.is_decimal(column.type):
-            column = column.cast(pa.float64())
+            # Not at once: Arrow divides by a power of ten, and of 0.3 makes 0.30000000000000004.
+            column = column.cast(pa.string()).cast(pa.float64())
         if column.null_count:
             column = column.fill_null(pa.scalar(0).cast(column.type))
         values = column.to_numpy(zero_copy_only=False).astype(self.dtype)

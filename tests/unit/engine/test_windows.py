@@ -928,6 +928,19 @@ def test_the_least_and_the_sum_of_zeros_have_one_sign_whichever_came_first(kind,
     assert str(zeros) == str([0.0] * 9)
 
 
+@pytest.mark.parametrize("trigger", [None, Early("1h")], ids=["columns", "rows"])
+def test_the_mean_of_one_decimal_is_that_decimal(trigger):
+    def mean(stream):
+        return stream.window(Tumbling("9ms"), trigger=trigger).aggregate(uid="w", mean=avg("x"))
+
+    texts = ["0.3", "9398597.79", "-52269232824128204657.176319965406467895", "0"]
+    schema = "k string, x decimal(38,18), at long"
+    with KeyedHarness(mean, schema, "k", event_time="at") as harness:
+        harness.process(*[(text, Decimal(text), 1) for text in texts], ("none", None, 1))
+        means = {row.k: row.mean for row in harness.end_input()}
+    assert means == {text: float(text) for text in texts} | {"none": None}
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_means_and_counts_pass_nulls_over(run, way):
     schema = pa.schema([("user", pa.string()), *TIMED, ("mean", pa.float64()), ("n", pa.int64())])
