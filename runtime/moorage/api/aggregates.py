@@ -293,7 +293,7 @@ def _parts(uid: str, name: str, aggregate: Any, schema: StructType) -> tuple[lis
             f"{name}={aggregate!r:.100}"
         )
     kind, column = aggregate.kind, aggregate.column
-    if column is None:
+    if column is None and kind == "count":
         return [Part(name, "rows", "bigint")], "bigint"
     if column not in schema.names:
         raise UserError(

@@ -13,7 +13,7 @@ from moorage.api.broadcast import (
     KeyedBroadcastProcessFunction,
     broadcast_input,
 )
-from moorage.api.declarations import check_readable, require_instance
+from moorage.api.declarations import check_readable, require_instance, tags_of
 from moorage.api.functions import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag
 from moorage.api.graph import KeyedInput
 from moorage.api.interval_join import IntervalJoin
@@ -87,8 +87,8 @@ class ConnectedStreams(Unfinished):
                     f"rows of two streams do not fit into one side output; say 'fail' or 'drop', "
                     f"or send them aside from each stream before: uid={uid} {argument}={choice!r}"
                 )
-        for tag in side_outputs:
-            if isinstance(tag, OutputTag) and tag.ddl is None:
+        for tag in tags_of(uid, side_outputs):
+            if tag.ddl is None:
                 raise UserError(
                     f"a side output of two streams names its columns: uid={uid} tag={tag.name}; "
                     f"write OutputTag({tag.name!r}, 'user string, n long')"
@@ -134,6 +134,11 @@ class Connecting:
         mine, given = _keyed(self), stream
         if isinstance(given, Connecting):
             return ConnectedStreams(mine, _second(mine, _keyed(given), descriptors))
+        if not isinstance(given, (BroadcastStream, type(mine.stream))):
+            raise UserError(
+                f"connect takes another stream: got={type(given).__name__}; give a keyed one, or "
+                f"one whose rows every subtask sees, with the descriptors of its states"
+            )
         side = broadcast_input(given, descriptors)
         check_readable(side.stream.schema, "connect")
         return BroadcastConnectedStream(

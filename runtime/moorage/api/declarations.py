@@ -356,7 +356,7 @@ def side_outputs_of(
         UserError: something is no tag, two tags have one name, DDL cannot be read, or odd rows do
             not have the columns of their side output.
     """
-    given = _tags(uid, tags)
+    given = tags_of(uid, tags)
     for argument, choice in odd.items():
         if isinstance(choice, OutputTag):
             known = next((tag for tag in given if tag.name == choice.name), None)
@@ -364,7 +364,7 @@ def side_outputs_of(
                 given.append(choice)
             elif known != choice:
                 raise _twice(uid, choice.name)
-        elif choice not in {"fail", "drop"}:
+        elif choice not in ("fail", "drop"):  # what is given may have no hash
             raise UserError(
                 f"{argument} is 'fail', 'drop' or the OutputTag of a side output: uid={uid} "
                 f"{argument}={choice!r}"
@@ -377,7 +377,12 @@ def side_outputs_of(
     return declared
 
 
-def _tags(uid: str, tags: Sequence[OutputTag]) -> list[OutputTag]:
+def tags_of(uid: str, tags: Sequence[OutputTag]) -> list[OutputTag]:
+    """What a call was given as `side_outputs`, checked.
+
+    Raises:
+        UserError: it is no list of tags, or two of them have one name.
+    """
     given: Any = tags
     if not isinstance(given, (list, tuple)) or not all(isinstance(t, OutputTag) for t in given):
         raise UserError(

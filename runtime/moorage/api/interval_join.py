@@ -10,7 +10,7 @@ is forgotten when the watermark says that none can come any more. Called by job 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moorage.api.declarations import ddl_of, parse_duration, require_instance, type_ddl
+from moorage.api.declarations import ddl_of, parse_duration, require_instance, tags_of, type_ddl
 from moorage.api.functions import (
     KeyedCoProcessFunction,
     OfFunction,
@@ -240,7 +240,7 @@ class IntervalJoined(Unfinished):
         """
         require_instance("an interval join takes", ProcessJoinFunction, uid, function)
         operator = IntervalJoinOperator(function, self._rows, *self._bounds, self._late)
-        sides = self._with_late(side_outputs)
+        sides = self._with_late(tags_of(uid, side_outputs))
         return self._streams.process(
             operator,
             uid=uid,

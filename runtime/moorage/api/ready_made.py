@@ -57,18 +57,21 @@ class ReadyMade:
         self, column: str, *, uid: str, null_key: _Odd = "fail", bad_time: _Odd = "fail"
     ) -> "DataStream":
         """The sum of a column over all rows of the key, after each, under the column's name."""
+        check_named("sum", uid, (column,), _keyed(self).stream.schema)
         return self._running(uid, {column: sum_of(column)}, null_key, bad_time)
 
     def min(
         self, column: str, *, uid: str, null_key: _Odd = "fail", bad_time: _Odd = "fail"
     ) -> "DataStream":
         """The least value of a column so far, after each row, under the column's name."""
+        check_named("min", uid, (column,), _keyed(self).stream.schema)
         return self._running(uid, {column: min_of(column)}, null_key, bad_time)
 
     def max(
         self, column: str, *, uid: str, null_key: _Odd = "fail", bad_time: _Odd = "fail"
     ) -> "DataStream":
         """The greatest value of a column so far, after each row, under the column's name."""
+        check_named("max", uid, (column,), _keyed(self).stream.schema)
         return self._running(uid, {column: max_of(column)}, null_key, bad_time)
 
     def _running(
@@ -103,7 +106,8 @@ class ReadyMade:
             UserError: a column is not there, or no duration; or see `process`.
         """
         mine = _keyed(self)
-        beside = (*columns, *([by] if isinstance(by, str) else by))
+        more: Any = by if isinstance(by, (list, tuple)) else [by]
+        beside = (*columns, *more)
         check_named("deduplicate", uid, beside, mine.stream.schema)
         keyed = mine.stream.key_by(*dict.fromkeys((*mine.columns, *beside)))
         ttl_ms = None if ttl is None else parse_duration(ttl)

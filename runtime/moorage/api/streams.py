@@ -280,6 +280,11 @@ class DataStream:
         """
         branches = self.branches
         for other in others:
+            if not isinstance(other, DataStream):
+                raise UserError(
+                    f"union takes other streams: got={type(other).__name__}; give each as an "
+                    f"argument of its own, before key_by, as in a.union(b, c)"
+                )
             if self.operator is not None or other.operator is not None:
                 raise UserError("union joins inputs; the output of a stateful operator cannot be")
             if other.schema.simpleString() != self.schema.simpleString():

@@ -10,7 +10,7 @@ it has the latest one at once. Called by job files through `KeyedStream.temporal
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moorage.api.declarations import ddl_of, require_instance, type_ddl
+from moorage.api.declarations import ddl_of, require_instance, tags_of, type_ddl
 from moorage.api.functions import (
     KeyedCoProcessFunction,
     OfFunction,
@@ -205,7 +205,7 @@ class TemporalJoin(Unfinished):
         operator: KeyedCoProcessFunction = LatestVersionJoin(function, version, outer=outer)
         if self._versioned:
             operator = VersionedJoin(function, row, version, outer=outer, late=self._late)
-        sides = [*side_outputs, *self._late_output()]
+        sides = [*tags_of(uid, side_outputs), *self._late_output()]
         return self._streams.process(
             operator,
             uid=uid,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.aggregates import Aggregate, bound
-from moorage.api.declarations import ddl_of, misfit_of, require_instance, type_ddl
+from moorage.api.declarations import ddl_of, misfit_of, require_instance, tags_of, type_ddl
 from moorage.api.misplaced import OF_WINDOWS, Unfinished
 from moorage.api.window_columns import by_column
 from moorage.api.window_operator import Aggregated, Collected, Contents, Reduced, WindowOperator
@@ -129,7 +129,7 @@ class WindowedStream(Unfinished):
         bad_time: "str | OutputTag",
         side_outputs: "Sequence[OutputTag]" = (),
     ) -> "DataStream":
-        sides, late = list(side_outputs), self._windows.late
+        sides, late = tags_of(uid, side_outputs), self._windows.late
         if late is not None and late.ddl is not None:
             raise UserError(
                 f"late rows go to a side output as they came, so it has the columns of the stream; "

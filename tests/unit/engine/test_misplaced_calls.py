@@ -12,6 +12,8 @@ from moorage import (
     FileSink,
     JoinFunction,
     MapStateDescriptor,
+    OutputTag,
+    ProcessWindowFunction,
     Tumbling,
     avg,
     count,
@@ -90,6 +92,67 @@ def test_it_is_said_what_to_call_instead(call, said):
 class First(JoinFunction):
     def join(self, left, right, ctx):
         """Gives nothing."""
+
+
+class Rows(ProcessWindowFunction):
+    def process(self, key, ctx, rows):
+        """Gives nothing."""
+
+
+OTHER: Any = {"nothing": None, "list": [], "tag": OutputTag("odd"), "number": 5}
+SUM = "sum takes names of columns: uid=x column="
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda s: s.union([s]), "union takes other streams: got=list; give each as an argument"),
+        (lambda s: s.union(s.key_by("user")), "union takes other streams: got=KeyedStream"),
+        (lambda s: s.key_by("user").connect(OTHER["nothing"]), "another stream: got=NoneType"),
+        (lambda s: s.key_by("user").sum(["n"], uid="x"), f"{SUM}['n'] columns=['user', 'n']"),
+        (
+            lambda s: s.key_by("user").max(OTHER["number"], uid="x"),
+            "names of columns: uid=x column=5",
+        ),
+        (lambda s: s.key_by("user").sum("m", uid="x"), f"{SUM}'m'"),
+        (
+            lambda s: s.key_by("user").aggregate(uid="x", n=sum_(OTHER["nothing"])),
+            "no such column to aggregate: uid=x n=sum column=None",
+        ),
+        (
+            lambda s: s.key_by("user").deduplicate(by=OTHER["number"], uid="x"),
+            "deduplicate takes names of columns: uid=x column=5",
+        ),
+        (
+            lambda s: s.key_by("user").count(uid="x", null_key=[OTHER["tag"]]),
+            "null_key is 'fail', 'drop' or the OutputTag of a side output: uid=x null_key=[",
+        ),
+        (
+            lambda s: (
+                s.key_by("user")
+                .window(PANES)
+                .process(Rows(), uid="x", output="n long", side_outputs=OTHER["tag"])
+            ),
+            "side_outputs is a list of OutputTag(name, ddl): uid=x side_outputs=OutputTag(",
+        ),
+        (
+            lambda s: (
+                s.key_by("user")
+                .temporal_join(s.key_by("user"), time="processing")
+                .apply(First(), uid="x", output="n long", side_outputs=OTHER["tag"])
+            ),
+            "side_outputs is a list of OutputTag(name, ddl): uid=x side_outputs=OutputTag(",
+        ),
+        (
+            lambda s: pairs_of(s).apply(
+                First(), uid="x", output="n long", side_outputs=OTHER["nothing"]
+            ),
+            "side_outputs is a list of OutputTag(name, ddl): uid=x side_outputs=None",
+        ),
+    ],
+)
+def test_what_a_call_does_not_take_is_named_with_what_it_does(call, said):
+    assert said in building(call)
 
 
 BY_FUNCTION = 'in place of the join\'s select call apply(function, uid="...", output="...") with a'
