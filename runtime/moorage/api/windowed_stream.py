@@ -58,6 +58,13 @@ class WindowedStream(Unfinished):
         stream = self._keyed.stream.schema
         timed = self._windows.assigner.domain is not None
         times = TIME_COLUMNS if timed else ()
+        if clash := [name for name in self._keyed.columns if name.lower() in times]:
+            raise UserError(
+                f"results of windows have columns window_start and window_end, and the key has "
+                f"one of this name: uid={uid} key={clash}; name it otherwise before key_by, in "
+                f"transform or in a function, or leave window() out: results of a window are in "
+                f"it already"
+            )
         aggregates = bound(uid, named, stream, (*self._keyed.columns, *times))
         columns = [f"{name} timestamp" for name in times]
         columns = [ddl_of(stream, self._keyed.columns), *columns, aggregates.output]

@@ -120,6 +120,17 @@ SUM = "sum takes names of columns: uid=x column="
             "no such column to aggregate: uid=x n=sum column=None",
         ),
         (
+            lambda s: (
+                s.key_by("user")
+                .window(PANES)
+                .aggregate(uid="x", n=count())
+                .key_by("window_start")
+                .window(PANES)
+                .aggregate(uid="y", n=count())
+            ),
+            "the key has one of this name: uid=y key=['window_start']; name it otherwise before",
+        ),
+        (
             lambda s: s.key_by("user").deduplicate(by=OTHER["number"], uid="x"),
             "deduplicate takes names of columns: uid=x column=5",
         ),
