@@ -66,6 +66,32 @@ async def test_a_parallelism_is_followed_where_the_mode_leaves_it_to_a_restart_m
     assert running.condition("Reconciled") == "True/UpToDate"
 
 
+@pytest.mark.parametrize("ends", ["set back", "preflight fails"])
+async def test_a_rescale_in_place_that_an_edit_overtook_is_taken_back_where_nothing_comes_of_that(
+    running, ends
+):
+    habits, image = running.drivers.habits, "registry.example/clicks:2"
+    if ends == "preflight fails":
+        habits.preflight_fails, habits.preflight_fails_of = "no", image
+    running.edit(
+        scaling__mode="InPlaceParallelism", upgrade={"preflight": bool(habits.preflight_fails)}
+    )
+    await running.run(2)
+    running.edit(scaling__parallelism=5)
+    await running.until(lambda: getattr(running.status().operation, "step", "") == "Rescaling")
+    habits.deaf = True
+    await running.until(lambda: running.driver().parallelism == 5)
+    running.edit(image=image, scaling__parallelism=2)
+    await running.until(lambda: running.status().operation.type == "Upgrade")
+    if ends == "set back":
+        running.edit(image="registry.example/clicks:1")
+    habits.deaf = False
+    await running.run(60)
+    assert running.status().operation is None
+    assert running.status().attempt.number == 1
+    assert running.driver().parallelism == 2
+
+
 async def test_another_number_of_executors_is_reached_while_the_stream_runs(running):
     running.edit(executor__instances=3)
     await running.until(lambda: "RescaledInPlace" in running.events())

@@ -36,7 +36,7 @@ from moorage_operator.decide.specs import (
     target,
 )
 from moorage_operator.decide.standby import begin_standby, follow_standby, wants_standby
-from moorage_operator.decide.stop import RESTART, StopMode, begin_stop
+from moorage_operator.decide.stop import RESTART, StopMode, begin_stop, is_left_half_way
 from moorage_operator.plan import DeletePod, RunStoreTask, TidyAttempt
 
 _ANOTHER = ("Upgrade", "Redeploy")
@@ -299,6 +299,9 @@ def _running(draft: Draft) -> None:
     pod = draft.pod
     if pod is not None and pod.deleted_at is not None:
         draft.wake(draft.config.busy_resync)
+        return
+    if is_left_half_way(draft):
+        take_back(draft)
         return
     if draft.on_trial and roll_back_if_late(draft):
         return

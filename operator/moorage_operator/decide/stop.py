@@ -8,7 +8,8 @@ edit that is reverted meanwhile ends the operation only if the driver never hear
 from datetime import datetime, timedelta
 from typing import Literal
 
-from moorage_api.driver import STOP_PATH, RequestView, SavepointInfo, StopBody
+from moorage_api import JobSpec
+from moorage_api.driver import STOP_PATH, DriverState, RequestView, SavepointInfo, StopBody
 from moorage_api.sizing import executor_count
 from moorage_api.status import OperationType
 from moorage_operator.decide.draft import Draft
@@ -264,8 +265,19 @@ def _is_half_way(draft: Draft) -> bool:
         return False
     executors = executor_count(spec.executor, spec.scaling.parallelism)
     # Of what it does not say, which is 0, nothing is known.
-    other_subtasks = report.parallelism not in (0, spec.scaling.parallelism)
-    return other_subtasks or report.executors_desired not in (0, executors)
+    return _has_other_subtasks(report, spec) or report.executors_desired not in (0, executors)
+
+
+def is_left_half_way(draft: Draft) -> bool:
+    """Whether that is so, and what came in place of the rescale has come to nothing."""
+    report, spec = draft.report, running_spec(draft)
+    if report is None or spec is None or all(one.kind != "Rescale" for one in report.requests):
+        return False  # nobody has asked it, and another start would change nothing
+    return _has_other_subtasks(report, spec)
+
+
+def _has_other_subtasks(report: DriverState, spec: JobSpec) -> bool:
+    return report.parallelism not in (0, spec.scaling.parallelism)
 
 
 def _is_unheard(draft: Draft) -> bool:
