@@ -290,3 +290,24 @@ async def test_an_upgrade_that_waits_for_a_savepoint_goes_on_where_none_is_wante
     last = running.drivers.restored[-1]
     assert last.epoch == last.newest > 0
     assert running.condition("Reconciled") == "True/UpToDate"
+
+
+@pytest.mark.parametrize("why", ["no savepoint", "no store"])
+async def test_a_job_is_suspended_while_an_upgrade_of_it_waits(running, why):
+    if why == "no store":
+        running.buckets.down = True
+        await running.until(lambda: running.report().storage_error)
+    running.drivers.habits.savepoints_fail = 1000
+    rules = {"mode": "Savepoint", "fallback": "Wait"}
+    running.edit(image="registry.example/clicks:2", upgrade=rules)
+    await running.until(lambda: "SavepointFailed" in running.events())
+    running.edit(desiredState="Suspended")
+    await running.run(2)
+    assert running.phase() == "Suspending"
+    await running.until(lambda: running.phase() == "Suspended", 3000)
+    running.buckets.down = False
+    running.edit(desiredState="Running")
+    await running.until(running.is_running)
+    assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:2"
+    last = running.drivers.restored[-1]
+    assert last.epoch == last.newest > 0

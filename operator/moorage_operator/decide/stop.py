@@ -63,6 +63,7 @@ def begin_stop(
 
 def snapshotting(draft: Draft) -> None:
     """Ask for the end with its snapshot, and see what comes of it."""
+    _note_suspension(draft)
     operation = draft.operation
     draft.wake(draft.config.busy_resync)
     if draft.is_unmade:
@@ -90,6 +91,16 @@ def snapshotting(draft: Draft) -> None:
         _late(draft, f"no {operation.stop_mode.lower()} within the time for {operation.type}")
     else:
         ask(draft)
+
+
+def _note_suspension(draft: Draft) -> None:
+    """What ends in a suspension by now is one, and waits for no longer than that does.
+
+    Another version, or a store that is away, may be waited for without end.
+    """
+    if draft.operation.type in _WAITS_FOR_STORE and desired(draft) == "Suspended":
+        draft.put_operation(type="Suspend")
+        draft.put_reconciliation(desired_state="Suspended")
 
 
 def _waits(draft: Draft, again: datetime) -> bool:
