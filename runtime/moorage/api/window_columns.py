@@ -24,6 +24,7 @@ from moorage.api.window_operator import (
     WINDOW_SET,
     WINDOWS,
     Aggregated,
+    closed_until,
 )
 from moorage.api.window_times import Numbers, Pairs, WindowTimes, instants, row_times
 from moorage.api.windows import (
@@ -165,7 +166,7 @@ class TimeWindows(ByEnd, _Columns):
         windows = self._windows
         if timers.domain is not windows.domain:
             return
-        index, starts, ends = windows.ending(timers, 0, self.earlier)
+        index, starts, ends = windows.over(timers, ctx, self.earlier)
         if len(index):
             column = ctx.get_namespaced_values(self.contents, index, starts, ends)
             if column.null_count < len(column):
@@ -467,7 +468,10 @@ class SessionWindows(_Columns):
         sets = ctx.get_values(self._set, positions).to_pylist()
         known = dict(zip(positions.tolist(), map(_window_set, sets), strict=True))
         watermark = ctx.current_watermark()
-        ended, gone = self._due(known, timers, watermark)
+        closed = closed_until(ctx.current_processing_time(), watermark)
+        ended, gone, waiting = self._due(known, timers, watermark, closed)
+        if waiting:
+            ctx.register_timers(*_columns_of(waiting), self._domain)
         gone += [(key, known[key].pop(window)) for key, window in self._left_over(known, timers)]
         if ended:
             homes = _cells([(key, home) for key, _, home in ended])
@@ -487,12 +491,18 @@ class SessionWindows(_Columns):
             ctx.put_values(self._set, _set_column([known[key] for key in changed]), changed)
 
     def _due(
-        self, known: Mapping[int, dict[TimeWindow, TimeWindow]], timers: DueTimers, watermark: int
-    ) -> tuple[list[tuple[int, TimeWindow, TimeWindow]], list[_Place]]:
+        self,
+        known: Mapping[int, dict[TimeWindow, TimeWindow]],
+        timers: DueTimers,
+        watermark: int,
+        closed: int,
+    ) -> tuple[list[tuple[int, TimeWindow, TimeWindow]], list[_Place], list[tuple[int, int]]]:
         """Sessions that end, each with its home, and the homes of those that are gone.
 
-        The latter are taken out of `known`.
+        The latter are taken out of `known`. And by key when those end that are in their last
+        millisecond, see `closed_until`.
         """
+        waiting: list[tuple[int, int]] = []
         due = self._by_times(known)
         ended: list[tuple[int, TimeWindow, TimeWindow]] = []
         gone: list[_Place] = []
@@ -502,12 +512,15 @@ class SessionWindows(_Columns):
                 if home is None:
                     continue  # it went with its end
                 end, over = self._times_of(window)
-                if at == end:
+                if not self._by_event and window.end > closed:
+                    waiting.append((key, window.end))
+                    continue
+                if at == end or not self._by_event:
                     ended.append((key, window, home))
-                if at == over or over <= watermark:
+                if at == over or over <= watermark or not self._by_event:
                     gone.append((key, home))
                     del known[key][window]
-        return ended, gone
+        return ended, gone, waiting
 
     def _left_over(
         self, known: Mapping[int, Iterable[TimeWindow]], timers: DueTimers
@@ -528,7 +541,8 @@ class SessionWindows(_Columns):
         found: dict[tuple[int, int], list[TimeWindow]] = defaultdict(list)
         for key, windows in known.items():
             for window in windows:
-                for at in {*self._times_of(window)}:
+                times = {*self._times_of(window)}
+                for at in times if self._by_event else {*times, window.end}:
                     found[key, at].append(window)
         return found
 

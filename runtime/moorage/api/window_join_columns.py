@@ -74,7 +74,7 @@ class WindowPairs(ByEnd, KeyedBatchFunction):
         """Pairs of windows that end, which are forgotten."""
         if timers.domain is not self._windows.domain:
             return
-        index, starts, ends = self._windows.ending(timers, 0, self.earlier)
+        index, starts, ends = self._windows.over(timers, ctx, self.earlier)
         for first, end in (portions := Portions(len(index))):
             window = starts[first:end], ends[first:end]
             lists = ctx.get_namespaced_lists(self._contents, index[first:end], *window)

@@ -16,6 +16,7 @@ from typing import Any
 
 from moorage.api.aggregates import Aggregates
 from moorage.api.functions import (
+    MAX_WATERMARK,
     KeyedProcessFunction,
     OfFunction,
     ProcessContext,
@@ -60,6 +61,16 @@ LAST_KNOWN = (datetime.datetime.max.replace(tzinfo=datetime.UTC) - _EPOCH) // _M
 
 _END = attrgetter("end")
 _EVENT, _PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
+
+
+def closed_until(now_ms: int, watermark: int) -> int:
+    """The end of the last window of processing time that gets no more rows.
+
+    Timers come before the rows of their key, and an epoch has one time: those of a window's last
+    millisecond are still to come when its timer is due. So it waits for the millisecond after it,
+    as each of Flink's timers of processing time does, unless the input has ended.
+    """
+    return now_ms if watermark < MAX_WATERMARK else MAX_TIME
 
 
 class Contents:
@@ -339,12 +350,17 @@ class WindowOperator(ByEnd, OfFunction, KeyedProcessFunction):
         known = self._ending(timestamp) | (self._set.all() if own else {})
         for window, home in known.items():
             contents = self._contents.set_current_namespace(home)
-            turn = self._turn(home, ctx)
-            result = self._trigger.on_timer(timestamp, domain, window, turn)
+            turn, at = self._turn(home, ctx), timestamp
+            if domain is self._domain is _PROCESSING and window.end - 1 <= timestamp <= window.end:
+                if window.end > closed_until(turn.now_ms, turn.watermark):
+                    turn.register(window.end, _PROCESSING)
+                    continue
+                at = window.max_timestamp
+            result = self._trigger.on_timer(at, domain, window, turn)
             yield from self._carried_out(result, window, contents, ctx)
-            if domain is self._domain and timestamp == self._gone_at(window):
+            if domain is self._domain and at == self._gone_at(window):
                 self._forget(window, home)
-            elif domain is self._domain and timestamp == window.max_timestamp:
+            elif domain is self._domain and at == window.max_timestamp:
                 self._stay_for_late_rows(window, contents, domain, turn)
         if self._set is not None and domain is self._domain:
             # No timer finds them: they ended under another trigger, or had another lateness.
@@ -371,7 +387,9 @@ class WindowOperator(ByEnd, OfFunction, KeyedProcessFunction):
 
     def _ending(self, timestamp: int) -> dict[TimeWindow, TimeWindow]:
         """The windows that end then, or are gone then; of those that are not kept, that may."""
-        ends = (timestamp + 1 - self._lateness, timestamp + 1)
+        # Of processing time some end a millisecond after their timer, see `closed_until`.
+        before = 1 if self._domain is _PROCESSING else self._lateness
+        ends = (timestamp + 1 - before, timestamp + 1)
         known: dict[TimeWindow, TimeWindow] = {}
         if self._set is not None:
             known = self._set.ending_at(ends[0]) | self._set.ending_at(ends[1])

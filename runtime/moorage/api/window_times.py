@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from moorage.api.vectorized import BatchContext, DueTimers
-from moorage.api.window_operator import FIRST_KNOWN, LAST_KNOWN
+from moorage.api.window_operator import FIRST_KNOWN, LAST_KNOWN, closed_until
 from moorage.api.windows import Sliding, Windowing, beyond
 from moorage_state.errors import UserError
 from moorage_state.keyed import TimeDomain
@@ -185,6 +185,28 @@ class WindowTimes:
         index, starts, ends = (np.concatenate(some) for some in zip(*found, strict=True))
         order = np.argsort(index, kind="stable")
         return index[order], starts[order], ends[order]
+
+    def over(
+        self, timers: DueTimers, ctx: BatchContext, earlier: Sequence[Sliding]
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Keys, starts and ends of windows that may have ended at the timers' times.
+
+        Those of processing time that are in their last millisecond get a timer after it.
+        """
+        found = self.ending(timers, 0, earlier)
+        if self.by_event:
+            return found
+        waited = self.ending(timers, 1, earlier)
+        index, starts, ends = (np.concatenate(some) for some in zip(found, waited, strict=True))
+        order = np.lexsort((ends, starts, index))
+        index, starts, ends = index[order], starts[order], ends[order]
+        # One that has both timers ends once.
+        once = np.ones(len(index), bool)
+        once[1:] = (np.diff(index) != 0) | (np.diff(starts) != 0) | (np.diff(ends) != 0)
+        closed = ends <= closed_until(ctx.current_processing_time(), ctx.current_watermark())
+        ctx.register_timers(index[~closed], ends[~closed], self.domain)
+        once &= closed
+        return index[once], starts[once], ends[once]
 
     def _all_assigned(self, key_index: Numbers, times: Numbers) -> Pairs:
         last = times - (times - self._offset) % self._slide

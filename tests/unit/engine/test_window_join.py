@@ -165,8 +165,9 @@ def test_windows_of_processing_time_end_by_it_also_by_columns(rows):
     second = SecondStream(RIGHT, "id")
     with KeyedHarness(pairs, LEFT, "user", second=second) as joined:
         joined.process(("a", 2, 0), *rows, second=[("a", 5, 0), ("b", 6, 0)])
-        assert joined.set_processing_time(8) == []
-        found = joined.set_processing_time(9)
+        assert joined.set_processing_time(9) == []
+        assert joined.process(second=[("b", 7, 0)]) == []
+        found = joined.set_processing_time(10)
         assert found == [(n, 5) for n in (2, *(row[1] for row in rows))]
         assert (joined.keys(), joined.num_timers()) == ([], 0)
 

@@ -385,20 +385,23 @@ def test_windows_of_processing_time_end_by_the_clock(run, way, assigner):
     end = 10_000
     start = 0 if isinstance(assigner, Sliding) else 6_000
     assert windows.epoch([], 0, now_ms=end - 2)[0] == []
-    assert windows.epoch([], 0, now_ms=end - 1)[0] == [("a", start, end, 2, 3, 1, 2)]
+    assert windows.epoch([], 0, now_ms=end - 1)[0] == []
+    assert windows.epoch([], 0, now_ms=end)[0] == [("a", start, end, 2, 3, 1, 2)]
     assert windows.epoch([], MAX_WATERMARK, now_ms=end + 90_000)[0] == []
 
 
 @BY_THE_CLOCK
 @pytest.mark.parametrize("next_timer", [UNKNOWN, NEVER])
-def test_rows_of_the_last_millisecond_of_a_window_end_it_whatever_else_waits(
+def test_rows_of_the_last_millisecond_of_a_window_of_the_clock_are_in_it(
     run, way, assigner, next_timer
 ):
-    last = replace(assigner, gap="1ms") if isinstance(assigner, Session) else assigner
-    windows = run(lambda: WAYS[way](last), next_timers=(next_timer,))
-    (result,), _ = windows.epoch([("a", 1, 77), ("a", 2, 3)], 0, now_ms=9_999)
-    assert result[2:] == (10_000, 2, 3, 1, 2)
-    assert windows.epoch([], 0, now_ms=10_000)[0] == []
+    windows = run(lambda: WAYS[way](assigner), next_timers=(next_timer,))
+    assert windows.epoch([("a", 1, 77), ("a", 2, 3)], 0, now_ms=6_000)[0] == []
+    known = run(lambda: WAYS[way](assigner), next_timers=(min(next_timer, 9_999),))
+    assert known.epoch([("a", 5, 7)], 0, now_ms=9_999)[0] == []
+    (result,), _ = known.epoch([], 0, now_ms=20_000)
+    assert result[3:] == (3, 8, 1, 5)
+    assert known.epoch([], 0, now_ms=90_000)[0] == []
 
 
 def test_a_key_with_very_many_open_windows_is_left_with_none(new_operator, batch):
