@@ -17,6 +17,7 @@ from moorage.api.functions import KeyedProcessFunction
 from moorage.api.vectorized import KeyedBatchFunction
 from moorage.engine import chunk_maps
 from moorage.engine.output_types import fitted, hash_column
+from moorage.engine.subtask_plan import NEVER
 from moorage.engine.task_failures import SubtaskFailure
 from moorage_state.descriptors import (
     ListStateDescriptor,
@@ -133,7 +134,8 @@ def test_what_one_call_puts_the_next_one_gets_for_a_key_that_runs_on(operator, b
     assert {key: value["total"] for key, value in found.items()} == {"a": 1, "b": 9, "c": 5}
 
 
-def test_a_timer_in_the_past_of_a_key_that_runs_on_fires_in_its_epoch(operator, batch):
+@pytest.mark.parametrize("next_timers", [(), (NEVER,)])
+def test_a_timer_in_the_past_of_a_key_that_runs_on_fires_in_its_epoch(operator, batch, next_timers):
     fired = []
 
     class Alarmed(KeyedBatchFunction):
@@ -147,7 +149,8 @@ def test_a_timer_in_the_past_of_a_key_that_runs_on_fires_in_its_epoch(operator, 
         def on_timers(self, keys, timers, ctx):
             fired.append(keys.take(pa.array(timers.key_index)).to_pylist())
 
-    operator.epoch(Alarmed(), [batch(("a", 1), ("b", 2)), batch(("b", 3), ("c", 4))], now_ms=100)
+    rows = [batch(("a", 1), ("b", 2)), batch(("b", 3), ("c", 4))]
+    operator.epoch(Alarmed(), rows, now_ms=100, next_timers=next_timers)
     assert fired == [["b"]]
 
 
