@@ -534,3 +534,24 @@ async def test_a_version_has_its_time_while_an_operator_sees_to_it(stable):
     stable.kubelet.unschedulable = ""
     await stable.until(lambda: stable.condition("Stable") == "True/Stable", 400)
     assert image(stable) == NEXT
+
+
+@pytest.mark.parametrize("desired", ["Running", "Suspended"])
+async def test_a_finished_version_that_is_rolled_back_has_not_finished_any_more(stable, desired):
+    before = stable.status().reconciliation.stable_revision
+    stable.edit(image=NEXT, ttlAfterFinished="10m")
+    await stable.until(lambda: image(stable) == NEXT and stable.is_running())
+    stable.drivers.habits.finish_at = stable.driver().epoch + 3
+    await stable.until(lambda: stable.phase() == "Finished")
+    stable.drivers.habits.finish_at = 0
+    stable.edit(desiredState=desired)
+    stable.annotate(rollback=before)
+    if desired == "Suspended":
+        await stable.run(30)
+        assert not stable.drivers.living
+        stable.edit(desiredState="Running")
+    await stable.until(lambda: image(stable) == OLD and stable.is_running())
+    await stable.run(900)
+    assert stable.is_running()
+    assert stable.status().finished_at is None
+    assert stable.status().attempt.number == 3

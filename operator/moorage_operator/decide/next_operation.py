@@ -366,7 +366,6 @@ def _finished(draft: Draft) -> None:
     edited = is_valid(draft) and target(draft) not in ("", draft.attempt.revision)
     wanted = edited or is_new_nonce(draft) or draft.restart_asked
     if desired(draft) == "Running" and wanted:
-        draft.put(finished_at=None)
         bring_up(draft)
         return
     _drop_pods(draft)

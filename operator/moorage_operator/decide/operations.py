@@ -42,6 +42,7 @@ def begin(
         draft.put_operation(target_revision=name)
         keep_revision(draft, name)
         draft.put_reconciliation(desired_state="Running")
+        draft.put(finished_at=None)
     elif kind == "Suspend":
         draft.put_reconciliation(desired_state=desired(draft))
     draft.wake(draft.config.busy_resync)
