@@ -311,3 +311,15 @@ async def test_a_job_is_suspended_while_an_upgrade_of_it_waits(running, why):
     assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:2"
     last = running.drivers.restored[-1]
     assert last.epoch == last.newest > 0
+
+
+async def test_an_upgrade_that_waits_and_of_which_a_rescale_is_left_is_done_as_one(running):
+    running.drivers.habits.savepoints_fail = 1000
+    rules = {"mode": "Savepoint", "fallback": "Wait"}
+    running.edit(image="registry.example/clicks:2", upgrade=rules)
+    await running.until(lambda: "SavepointFailed" in running.events())
+    running.edit(image="registry.example/clicks:1", scaling__parallelism=4)
+    await running.until(lambda: len(running.drivers.restored) == 2 and running.is_running(), 600)
+    assert running.driver().parallelism == 4
+    last = running.drivers.restored[-1]
+    assert last.epoch == last.newest > 0

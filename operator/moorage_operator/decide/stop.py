@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from moorage_api import JobSpec
+from moorage_api.changes import classify
 from moorage_api.driver import STOP_PATH, DriverState, RequestView, SavepointInfo, StopBody
 from moorage_api.sizing import executor_count
 from moorage_api.status import OperationType
@@ -368,8 +369,11 @@ def _fallback(draft: Draft) -> str:
     operation, spec = draft.operation, policy(draft)
     if operation.type != "Upgrade" or operation.stop_mode != "Savepoint" or spec is None:
         return "LastCheckpoint"
-    # The mode may have been edited since: whoever wants no savepoint any more waits for none.
-    return spec.upgrade.fallback if spec.upgrade.mode == "Savepoint" else "LastCheckpoint"
+    # It may have been edited since: without a mode or a version that wants one, none is waited for.
+    running = running_spec(draft)
+    only_scales = running is not None and classify(running, spec).kind == "Rescale"
+    waits = spec.upgrade.mode == "Savepoint" and not only_scales
+    return spec.upgrade.fallback if waits else "LastCheckpoint"
 
 
 def _fall_back(draft: Draft, why: str) -> None:
