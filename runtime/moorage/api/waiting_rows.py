@@ -5,7 +5,7 @@ read and sorted is there for the others. Called by the joins that keep rows.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from moorage_state.codecs import settler
@@ -30,6 +30,16 @@ def versions(kind: str) -> MapStateDescriptor:
 def latest(kind: str) -> ValueStateDescriptor:
     """The state of the version of this DDL type that came last."""
     return ValueStateDescriptor(LATEST, kind)
+
+
+def row_settler(kind: str) -> Callable[[Any], Any] | None:
+    """What gives rows of this DDL type as they are read from state.
+
+    None where they come so: of those with structs in them these come as dicts, and are read as
+    named tuples.
+    """
+    nested = any(column.children for column in parse_type(kind).children)
+    return settler(kind) if nested else None
 
 
 class _OfOneKey:
@@ -73,9 +83,7 @@ class WaitingRows(_OfOneKey):
 
     def __init__(self, state: Any, kind: str) -> None:
         super().__init__(state)
-        # Structs in rows come as dicts, and are read as named tuples.
-        nested = any(column.children for column in parse_type(kind).children)
-        self._settle = settler(kind) if nested else None
+        self._settle = row_settler(kind)
 
     def _forget(self) -> None:
         super()._forget()

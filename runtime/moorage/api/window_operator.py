@@ -24,6 +24,7 @@ from moorage.api.functions import (
     RuntimeContext,
     TimerService,
 )
+from moorage.api.waiting_rows import row_settler
 from moorage.api.windows import (
     LAST_TIME,
     MAX_TIME,
@@ -242,6 +243,9 @@ class WindowOperator(ByEnd, OfFunction, KeyedProcessFunction):
             self._counts = ctx.get_namespaced_state(descriptor, NAMESPACE)
         if self._assigner.merges or self._trigger.wakes:
             self._set = _WindowSet(ctx.get_state(ValueStateDescriptor(WINDOWS, WINDOW_SET)))
+        # The function of `reduce` is given those that come beside those that were kept.
+        reduces = isinstance(self._what, Reduced)
+        self._settle = row_settler(self._what.descriptor.type) if reduces else None
         super().open_epoch(ctx)
 
     # -- rows ----------------------------------------------------------------------------------
@@ -282,7 +286,7 @@ class WindowOperator(ByEnd, OfFunction, KeyedProcessFunction):
         self, row: Any, window: TimeWindow, home: TimeWindow, ctx: ProcessContext
     ) -> Iterator[Any]:
         contents = self._contents.set_current_namespace(home)
-        contents.add(row)
+        contents.add(row if self._settle is None else self._settle(row))
         turn = self._turn(home, ctx)
         if self._set is not None and not self._assigner.merges:
             self._remember(window, ctx.key)

@@ -510,6 +510,18 @@ def tens(one, other):
     return one.user, one.n * 10 + other.n
 
 
+def test_structs_in_rows_are_reduced_as_named_tuples_whether_they_come_or_were_kept():
+    def farther(stream):
+        later = lambda one, other: max(one, other, key=lambda row: row.point.x)  # noqa: E731
+        return stream.window(Session("5ms")).reduce(later, uid="w")
+
+    schema = "k string, point struct<x:int>, at long"
+    with KeyedHarness(farther, schema, "k", event_time="at") as harness:
+        harness.process(("a", {"x": 4}, 0), ("a", {"x": 7}, 1), ("a", {"x": 9}, 11))
+        harness.process(("a", {"x": 5}, 6))
+        assert harness.end_input() == [("a", {"x": 9}, 11)]
+
+
 def test_rows_of_a_window_are_reduced_two_by_two(run):
     schema = pa.schema([("user", pa.string()), ("n", pa.int64())])
     row = STREAM.simpleString()
