@@ -200,8 +200,10 @@ class ChunkTimers:
         more: dict[int, list[int]] = {}
         now, known, timers = self._now, self._with, self._timers
         kind = int(domain)
+        # What waits for the next epoch waits on where rows set it again.
+        waiting = self._held if domain is TimeDomain.PROCESSING_TIME else {}
         for position, time_ms in zip(positions, times, strict=True):
-            if holds and time_ms <= now_ms:
+            if (holds and time_ms <= now_ms) or (waiting and time_ms in waiting.get(position, ())):
                 self._held.setdefault(position, set()).add(time_ms)
                 now.setdefault(position, timers(position))
             elif position in now:

@@ -95,7 +95,8 @@ def step(rng, timers, model, chunk, *, runs_on):
         elif doing == "register":
             timers.register(positions, at, domain, NOW)
             for p, t in pairs:
-                model.timers[chunk[p]][domain].add(t)
+                if domain is EVENT or t not in model.held[chunk[p]]:
+                    model.timers[chunk[p]][domain].add(t)
         else:
             timers.delete(positions, at, domain)
             for p, t in pairs:

@@ -154,6 +154,41 @@ def test_a_timer_in_the_past_of_a_key_that_runs_on_fires_in_its_epoch(operator, 
     assert fired == [["b"]]
 
 
+class SetsAgain(KeyedProcessFunction):
+    """A timer for now, of rows and of timers: what a timer sets waits for the next epoch."""
+
+    def process(self, row, ctx):
+        ctx.timer_service().register_processing_time_timer(row.n)
+
+    def on_timer(self, timestamp, ctx):
+        ctx.timer_service().register_processing_time_timer(100)
+
+
+class SetsAgainByColumn(KeyedBatchFunction):
+    """The same, by column."""
+
+    def process_batch(self, keys, table, ctx):
+        times = table.column("n").to_numpy()
+        ctx.register_timers(ctx.key_index, times, TimeDomain.PROCESSING_TIME)
+
+    def on_timers(self, keys, timers, ctx):
+        again = np.full(len(timers.times), 100)
+        ctx.register_timers(timers.key_index, again, TimeDomain.PROCESSING_TIME)
+
+
+@pytest.mark.parametrize("function", [SetsAgain, SetsAgainByColumn])
+def test_a_timer_that_waits_for_the_next_epoch_waits_where_rows_set_it_again(
+    operator, batch, function
+):
+    def fired(now_ms, *batches):
+        return operator.epoch(function(), batches, now_ms=now_ms).ack.timers_fired
+
+    assert fired(0, batch(("a", 100), ("b", 100))) == 0
+    # The rows of b run on into the second batch.
+    assert fired(100, batch(("a", 100), ("b", 200)), batch(("b", 100))) == 2
+    assert fired(100) == 2
+
+
 def test_state_is_read_and_put_for_some_keys_wherever_rows_run_on(operator, batch):
     class Some(KeyedBatchFunction):
         """Keeps the last number of a key, if it is odd."""
