@@ -38,7 +38,7 @@ from moorage_state.coordinator.trigger import (
     PeriodicTrigger,
     TriggerRequest,
 )
-from moorage_state.errors import Bug, UserError
+from moorage_state.errors import AlreadyExists, Bug, UserError
 
 
 class CheckpointCoordinator:
@@ -299,13 +299,21 @@ class CheckpointCoordinator:
     def finalize_failed(self, checkpoint_id: int, error: BaseException) -> None:
         """The manifest or the log's entry could not be written, as far as is known.
 
+        After `AlreadyExists` a checkpoint begins again under the next id, for who waits for it.
+
         Raises:
             Bug: it was not asked for.
         """
         checkpoint = self._life.take_finalizing(checkpoint_id)
         reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
         exception = CheckpointException(reason, f"{reason.message}: {error}", error)
-        self._life.fail_finalization(checkpoint, exception)
+        taken = isinstance(error, AlreadyExists) and not checkpoint.properties.is_savepoint
+        again = taken and self._life.ended is None
+        self._life.fail_finalization(checkpoint, exception, again=again)
+        if again:
+            self._launcher.submit(
+                checkpoint.properties, None, is_periodic=False, future=checkpoint.future
+            )
         self._proceed()
 
     def on_time(self, now: float) -> float | None:

@@ -165,11 +165,16 @@ class Lifecycle:
         self._finalize_next()
 
     def fail_finalization(
-        self, checkpoint: PendingCheckpoint, exception: CheckpointException
+        self, checkpoint: PendingCheckpoint, exception: CheckpointException, *, again: bool = False
     ) -> None:
-        """Its manifest or log entry could not be written, or nobody knows whether it was."""
+        """Its manifest or log entry could not be written, or nobody knows whether it was.
+
+        Args:
+            again: only its id was taken, and another one follows: it does not count as a failure,
+                and who waits for it hears of that one.
+        """
         self._finalizing = None
-        self._fail(checkpoint, self.ended or exception)
+        self._fail(checkpoint, self.ended or exception, again=again)
         self._finalize_next()
 
     def end(self, exception: CheckpointException) -> None:
@@ -189,6 +194,7 @@ class Lifecycle:
         exception: CheckpointException,
         *,
         on_task: bool = False,
+        again: bool = False,
     ) -> None:
         checkpoint_id = checkpoint.checkpoint_id
         del self.pending[checkpoint_id]
@@ -199,6 +205,8 @@ class Lifecycle:
             NotifyCheckpointAborted(checkpoint_id, checkpoint.timestamp, self._to_commit_to)
         )
         self._remember(checkpoint_id)
+        if again:
+            return
         verdict = self._failures.failed(
             checkpoint.properties, exception, checkpoint_id, on_task=on_task
         )

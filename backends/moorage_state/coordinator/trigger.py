@@ -281,12 +281,21 @@ class Launcher:
         return self._decider.queued
 
     def submit(
-        self, properties: CheckpointProperties, location: str | None, *, is_periodic: bool
+        self,
+        properties: CheckpointProperties,
+        location: str | None,
+        *,
+        is_periodic: bool,
+        future: CheckpointFuture | None = None,
     ) -> CheckpointFuture:
-        """Take in a request; it or another one may begin."""
-        request = TriggerRequest(
-            properties, is_periodic, self._clock(), next(self._numbers), location
-        )
+        """Take in a request; it or another one may begin.
+
+        Args:
+            future: of who waits for it already.
+        """
+        now, number = self._clock(), next(self._numbers)
+        future = future or CheckpointFuture()
+        request = TriggerRequest(properties, is_periodic, now, number, location, future)
         if self._life.ended is not None:
             self._life.outbox.end(request.future, self._life.ended)
         elif self._carry_out(self._decider.submit(request, self._load())):

@@ -21,7 +21,7 @@ from moorage_state.coordinator import (
 )
 from moorage_state.coordinator.checkpoint import MessageOutcome
 from moorage_state.coordinator.effects import ScheduleAt
-from moorage_state.errors import Bug, UserError
+from moorage_state.errors import AlreadyExists, Bug, UserError
 
 Reason = CheckpointFailureReason
 SAVEPOINT = CheckpointProperties.for_savepoint()
@@ -274,6 +274,30 @@ def test_an_answer_to_a_finalization_that_was_not_asked_for_is_a_bug(make):
     h = make()
     with pytest.raises(Bug, match="checkpoint=1"):
         h.coordinator.finalize_failed(1, OSError("full"))
+
+
+def test_one_whose_id_was_taken_begins_again_for_who_waits_and_is_no_failure(make):
+    h = make(tolerable=0, on_tolerance_exceeded=ToleranceAction.FAIL_JOB)
+    _, future = h.begin()
+    h.ack_all(1)
+    h.coordinator.finalize_failed(1, AlreadyExists("object exists: key=chk-1/MANIFEST"))
+    assert not future.done
+    assert h.ids(NotifyCheckpointAborted) == [1]
+    assert h.ids(TriggerTasks) == [1, 2]
+    h.coordinator.triggered(2)
+    h.finish(2)
+    assert future.result().checkpoint_id == 2
+    assert not h.all(FailJob)
+
+
+def test_one_whose_id_was_taken_begins_not_again_once_the_run_has_ended(make):
+    h = make()
+    _, future = h.begin()
+    h.ack_all(1)
+    h.coordinator.suspend()
+    h.coordinator.finalize_failed(1, AlreadyExists("object exists: key=chk-1/MANIFEST"))
+    assert future.exception().reason is Reason.CHECKPOINT_COORDINATOR_SUSPEND
+    assert h.ids(TriggerTasks) == [1]
 
 
 # Time.

@@ -14,7 +14,7 @@ from moorage.driver.coordination import stopped
 from moorage.driver.output import PendingSavepoint
 from moorage.driver.refusals import RestorePointNotFound
 from moorage.driver.reporter import DETAILED
-from moorage.driver.requests import SavepointRequest
+from moorage.driver.requests import CheckpointRequest, SavepointRequest
 from moorage.engine.fleet import FleetUpload
 from moorage_state.errors import (
     Fenced,
@@ -402,6 +402,59 @@ def test_the_last_checkpoint_that_fails_says_why(make_job):
     job.fleet.errors[1] = StoreUnavailable("bucket is gone")
     with pytest.raises(MoorageError, match="bucket is gone"):
         job.checkpointer.finish(1, job.boundary)
+
+
+@pytest.fixture
+def overtaken(make_job):
+    """A driver that listed ids before the manifest of the first came from the one it replaced."""
+    replaced = make_job()
+    replaced.commit("late")
+    job = make_job(objects=replaced.objects, fail_on_tolerance=True, tolerable_failures=0)
+    replaced.due()
+    with pytest.raises(Fenced):
+        replaced.settle()
+    assert job.objects.head("chk-1/MANIFEST") is not None
+    job.commit("a")
+    return job
+
+
+def test_a_periodic_checkpoint_whose_id_was_taken_has_the_next(overtaken):
+    overtaken.due()
+    assert overtaken.settle() == [2]
+    assert overtaken.files == ["a"]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_so_has_the_last_of_a_run(overtaken, finished):
+    (report,) = overtaken.checkpointer.finish(1, overtaken.boundary, finished=finished)
+    assert report.checkpoint_id == 2
+    assert overtaken.files == ["a"]
+
+
+def test_so_has_one_that_is_finalized_when_the_run_is_to_end(overtaken):
+    overtaken.due()
+    overtaken.within()
+    (report,) = overtaken.checkpointer.finish(1, overtaken.boundary)
+    assert report.checkpoint_id == 2
+    assert overtaken.files == ["a"]
+
+
+def test_so_has_one_that_was_asked_for(overtaken):
+    request = CheckpointRequest()
+    overtaken.checkpointer.checkpoint(request, overtaken.boundary)
+    overtaken.settle()
+    view = request.wait(0)
+    assert view is not None
+    assert view.checkpoint_id == 2
+
+
+def test_a_savepoint_lies_elsewhere_and_keeps_its_id(overtaken):
+    request = SavepointRequest("apart")
+    overtaken.savepoint(request)
+    overtaken.settle()
+    view = request.wait(0)
+    assert view is not None
+    assert view.checkpoint_id == 1
 
 
 def test_what_a_run_leaves_under_way_completes_never_or_before_it_is_left(make_job):
