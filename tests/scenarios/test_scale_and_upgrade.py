@@ -92,6 +92,28 @@ async def test_a_rescale_in_place_that_an_edit_overtook_is_taken_back_where_noth
     assert running.driver().parallelism == 2
 
 
+async def test_a_rescale_in_place_that_was_overtaken_is_no_way_to_an_edit_without_room(running):
+    habits = running.drivers.habits
+    running.edit(scaling__mode="InPlaceParallelism", upgrade={"preflight": True})
+    await running.run(2)
+    running.edit(scaling__parallelism=5)
+    await running.until(lambda: getattr(running.status().operation, "step", "") == "Rescaling")
+    habits.deaf = True
+    await running.until(lambda: running.driver().parallelism == 5)
+    running.edit(image="registry.example/clicks:2", scaling__parallelism=2)
+    await running.until(lambda: getattr(running.status().operation, "step", "") == "Preflight")
+    running.set_quota(requests_memory="1Gi")
+    running.edit(driver={"memory": "96Gi"})
+    habits.deaf = False
+    await running.run(60)
+    assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:1"
+    assert running.condition("Reconciled") == "False/QuotaExceeded"
+    running.set_quota(requests_memory="512Gi")
+    await running.until(lambda: running.condition("Reconciled") == "True/UpToDate", 600)
+    assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:2"
+    assert running.driver().parallelism == 2
+
+
 async def test_another_number_of_executors_is_reached_while_the_stream_runs(running):
     running.edit(executor__instances=3)
     await running.until(lambda: "RescaledInPlace" in running.events())

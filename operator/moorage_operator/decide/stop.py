@@ -283,6 +283,8 @@ def _is_half_way(draft: Draft) -> bool:
 def is_left_half_way(draft: Draft) -> bool:
     """Whether that is so, and what came in place of the rescale has come to nothing."""
     report, spec = draft.report, running_spec(draft)
+    if target(draft) not in ("", draft.attempt.revision):
+        return False  # it waits for room, and what is asked of the driver would count as all of it
     if report is None or spec is None or all(one.kind != "Rescale" for one in report.requests):
         return False  # nobody has asked it, and another start would change nothing
     return _has_other_subtasks(report, spec)
