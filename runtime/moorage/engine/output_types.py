@@ -138,7 +138,13 @@ def _by_name(kind: pa.DataType, value: Any) -> Any:
         return {field.name: _by_name(field.type, row.get(field.name)) for field in kind}
     if pa.types.is_map(kind):
         pairs = value.items() if isinstance(value, dict) else value
-        return [(_by_name(kind.key_type, k), _by_name(kind.item_type, v)) for k, v in pairs]
+        # Arrow refuses a pair that is no tuple, such as a string or a set of two.
+        return [
+            (_by_name(kind.key_type, pair[0]), _by_name(kind.item_type, pair[1]))
+            if isinstance(pair, tuple)
+            else pair
+            for pair in pairs
+        ]
     return [_by_name(kind.value_type, element) for element in value]
 
 

@@ -177,6 +177,8 @@ def test_near_relations_of_a_type_are_taken(kind, value, stored):
         (pa.map_(pa.string(), pa.int64()), {"a": "x"}, "got 'x' of Python type str"),
         (pa.map_(pa.string(), pa.int64()), {5: 1}, "got 5 of Python type int"),
         (pa.map_(pa.string(), pa.int64()), {None: 1}, "declared not null"),
+        (pa.map_(pa.string(), pa.string()), ["ab", "cd"], "was expecting tuple"),
+        (pa.map_(pa.string(), pa.string()), [{"a", "b"}], "with type set"),
         (POINT, {"x": 1.5}, "got 1.5 of Python type float"),
         (POINT, {"y": 1}, "no such fields: \\['y'\\]"),
         (POINT, (1,), "a struct has 2 fields"),
