@@ -6,7 +6,7 @@ type: a NumPy scalar, a dict or a named tuple for a struct. Called by the value 
 
 import datetime
 import decimal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +29,30 @@ _ORDERED_TYPES = 64
 
 class StateTypeError(TypeError):
     """A value given to a state is not of the state's declared type."""
+
+
+def each_of(values: Any) -> Iterator[Any]:
+    """The values that a state is given at once, one after the other."""
+    try:
+        return iter(values)
+    except TypeError as error:
+        raise StateTypeError(
+            f"a state takes several values at once from a list, or what else gives one after the "
+            f"other: got={values!r:.100} of type {type(values).__name__}; give [value] for one, "
+            f"[] for none"
+        ) from error
+
+
+def entries_of(entries: Any) -> Iterable[tuple[Any, Any]]:
+    """The entries that a map is given at once."""
+    try:
+        items: Iterable[tuple[Any, Any]] = entries.items()
+    except AttributeError as error:
+        raise StateTypeError(
+            f"a map takes several entries at once from a dict: got={entries!r:.100} of type "
+            f"{type(entries).__name__}; give {{key: value}}"
+        ) from error
+    return items
 
 
 def decimal_fitter(precision: int, scale: int) -> Callable[[decimal.Decimal], decimal.Decimal]:

@@ -9,6 +9,7 @@ and each read makes another object of the bytes. The handles here stand before t
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from moorage_state.checks import each_of, entries_of
 from moorage_state.keyed import interfaces
 from moorage_state.keyed.value_states import OverCell
 
@@ -102,10 +103,10 @@ class DetachedListState(_Detached, interfaces.ListState):
         self.cell.add(self._encode(value))
 
     def add_all(self, values: Iterable[Any]) -> None:
-        self.cell.add_all([self._encode(value) for value in values])
+        self.cell.add_all([self._encode(value) for value in each_of(values)])
 
     def update(self, values: Iterable[Any]) -> None:
-        self.cell.update([self._encode(value) for value in values])
+        self.cell.update([self._encode(value) for value in each_of(values)])
 
     def absorb(self, other: "DetachedListState") -> None:
         """Take over what the same state has in another namespace, which is cleared."""
@@ -146,7 +147,7 @@ class DetachedMapState(_Detached, interfaces.MapState):
         self._late[key] = value
 
     def put_all(self, entries: dict[Any, Any]) -> None:
-        for key, value in entries.items():
+        for key, value in entries_of(entries):
             self.put(key, value)
 
     def remove(self, key: Any) -> None:

@@ -7,6 +7,7 @@ An element's place is `epoch (8) | ordinal (4)` behind the state's id. Called by
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from moorage_state.checks import each_of
 from moorage_state.database import Scan
 from moorage_state.keyed import interfaces
 from moorage_state.keyed.expiry import NEVER, split_stamp, stamp_bytes
@@ -92,12 +93,12 @@ class StoredListState(interfaces.ListState):
         self._added.append(raw)
 
     def add_all(self, values: Iterable[Any]) -> None:
-        encoded = [self._encode(value) for value in values]
+        encoded = [self._encode(value) for value in each_of(values)]
         self._touch()
         self._added.extend(encoded)
 
     def update(self, values: Iterable[Any]) -> None:
-        encoded = [self._encode(value) for value in values]
+        encoded = [self._encode(value) for value in each_of(values)]
         self.clear()
         self._added = encoded
 

@@ -7,6 +7,7 @@ An entry's place is its canonical key behind the state's id. Called by user func
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from moorage_state.checks import entries_of
 from moorage_state.codecs import checker, plain_type
 from moorage_state.database import Scan
 from moorage_state.keyed import interfaces
@@ -103,7 +104,7 @@ class StoredMapState(interfaces.MapState):
         self._changes[key] = raw
 
     def put_all(self, entries: dict[Any, Any]) -> None:
-        for key, value in entries.items():
+        for key, value in entries_of(entries):
             self.put(key, value)
 
     def remove(self, key: Any) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moorage_state.checks import StateTypeError, added
+from moorage_state.checks import StateTypeError, added, each_of
 from moorage_state.descriptors import (
     AggregateFunction,
     FoldingStateDescriptor,
@@ -330,8 +330,8 @@ class StoredReducingState(_CombiningState, interfaces.ReducingState):
         self.cell.update(value)
 
     def add_all(self, values: Iterable[Any]) -> None:
-        if not isinstance(values, np.ndarray) or values.dtype == object:
-            values = [value for value in values if value is not None]
+        if not isinstance(values, np.ndarray) or values.dtype == object or not values.ndim:
+            values = [value for value in each_of(values) if value is not None]
         if len(values) > 0:
             function = self._reduce if self._reduce in _WHOLE else self._reduced
             self.add(reduced_by_key(values, [0], function)[0])
@@ -383,7 +383,7 @@ class StoredAggregatingState(_CombiningState, interfaces.AggregatingState):
     def add_all(self, values: Iterable[Any]) -> None:
         if isinstance(values, np.ndarray):
             values = values.tolist()
-        some = [value for value in values if value is not None]
+        some = [value for value in each_of(values) if value is not None]
         if not some:
             return
         function = self._function

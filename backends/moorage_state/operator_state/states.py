@@ -8,6 +8,7 @@ handles say where the content comes from and ask for what changed.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
+from moorage_state.checks import each_of, entries_of
 from moorage_state.codecs import checker, decoder, encoder
 from moorage_state.keys import KeyCodec
 from moorage_state.operator_state.schemas import OperatorStateSchema
@@ -71,11 +72,11 @@ class OperatorListState:
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append several elements: all of them, or none where one is not of the declared type."""
-        self._added.extend([self._encode(value) for value in values])
+        self._added.extend([self._encode(value) for value in each_of(values)])
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the list; an empty one clears it."""
-        encoded = [self._encode(value) for value in values]
+        encoded = [self._encode(value) for value in each_of(values)]
         self.clear()
         self._added = encoded
 
@@ -172,7 +173,7 @@ class BroadcastState:
 
     def put_all(self, entries: dict[Any, Any]) -> None:
         """Set several values."""
-        for key, value in entries.items():
+        for key, value in entries_of(entries):
             self.put(key, value)
 
     def remove(self, key: Any) -> None:

@@ -243,6 +243,12 @@ def check_named(call: str, uid: str, columns: Sequence[Any], schema: StructType)
             )
 
 
+def check_flag(call: str, name: str, given: Any) -> None:
+    """Raise `UserError` for what is neither True nor False; a text such as "no" counts as true."""
+    if not isinstance(given, bool):
+        raise UserError(f"{call} takes True or False for {name}: {name}={given!r:.100}")
+
+
 def check_columns(schema: StructType, what: str) -> None:
     """Raise `UserError` for names that the engine needs, and for two columns of one name."""
     reserved = [n for n in schema.names if n.lower().startswith(_RESERVED_PREFIX)]

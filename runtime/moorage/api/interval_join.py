@@ -10,7 +10,14 @@ is forgotten when the watermark says that none can come any more. Called by job 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moorage.api.declarations import ddl_of, parse_duration, require_instance, tags_of, type_ddl
+from moorage.api.declarations import (
+    check_flag,
+    ddl_of,
+    parse_duration,
+    require_instance,
+    tags_of,
+    type_ddl,
+)
 from moorage.api.functions import (
     KeyedCoProcessFunction,
     OfFunction,
@@ -174,7 +181,7 @@ class IntervalJoin(Unfinished):
 
         Raises:
             UserError: these are no durations, or no time lies between them; a stream declares no
-                event time; or `late_left`, `late_right` are none of that.
+                event time; or a flag, `late_left` or `late_right` is none of that.
         """
         for name, keyed in zip(SIDES, self._streams.inputs, strict=True):
             if not keyed.stream.has_event_time:
@@ -182,8 +189,10 @@ class IntervalJoin(Unfinished):
                     f"an interval join needs event time on both sides: side={name}; call "
                     f"with_event_time(column) on it before key_by"
                 )
-        first = _signed(lower) + bool(lower_exclusive)
-        last = _signed(upper) - bool(upper_exclusive)
+        check_flag("between", "lower_exclusive", lower_exclusive)
+        check_flag("between", "upper_exclusive", upper_exclusive)
+        first = _signed(lower) + lower_exclusive
+        last = _signed(upper) - upper_exclusive
         if first > last:
             raise UserError(
                 f"no time lies in this interval: lower={lower!r} upper={upper!r} "

@@ -128,7 +128,7 @@ def select_columns(
         )
     columns = []
     for name, given in named.items():
-        if given in known:
+        if isinstance(given, str) and given in known:
             columns.append(f"`{name}` {known[given]}")
             continue
         # A name may have a dash or a space: they make an expression where the nearest has none.

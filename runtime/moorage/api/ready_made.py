@@ -17,7 +17,7 @@ from moorage.api.aggregates import count as count_rows
 from moorage.api.aggregates import max_ as max_of
 from moorage.api.aggregates import min_ as min_of
 from moorage.api.aggregates import sum_ as sum_of
-from moorage.api.declarations import check_named, ddl_of, parse_duration, type_ddl
+from moorage.api.declarations import check_flag, check_named, ddl_of, parse_duration, type_ddl
 from moorage.api.functions import OutputTag, RuntimeContext
 from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction
 from moorage_state.descriptors import ValueStateDescriptor
@@ -142,11 +142,13 @@ class ReadyMade:
             null_key, bad_time: see `process`.
 
         Raises:
-            UserError: a column is not there or has no order, or no count; or see `process`.
+            UserError: a column is not there or has no order; no count, or no flag; or see
+                `process`.
         """
         mine = _keyed(self)
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise UserError(f"top_n takes a positive number of rows: uid={uid} n={n!r}")
+        check_flag("top_n", "ascending", ascending)
         check_named("top_n", uid, (by,), mine.stream.schema)
         bound(uid, {"by": max_of(by)}, mine.stream.schema)
         if named := [name for name in mine.stream.schema.names if name.lower() == "rank"]:

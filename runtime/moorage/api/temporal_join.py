@@ -10,7 +10,7 @@ it has the latest one at once. Called by job files through `KeyedStream.temporal
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moorage.api.declarations import ddl_of, require_instance, tags_of, type_ddl
+from moorage.api.declarations import check_flag, ddl_of, require_instance, tags_of, type_ddl
 from moorage.api.functions import (
     KeyedCoProcessFunction,
     OfFunction,
@@ -161,8 +161,9 @@ class TemporalJoin(Unfinished):
         late: "str | OutputTag" = "drop",
     ) -> None:
         versions, rows = streams.inputs
-        if time not in {"event", "processing"}:
+        if time not in ("event", "processing"):  # a list has no hash
             raise UserError(f"a temporal join goes by 'event' or 'processing' time: time={time!r}")
+        check_flag("temporal_join", "outer", outer)
         sides = {"left": rows, "right": versions}
         untimed = [side for side, keyed in sides.items() if not keyed.stream.has_event_time]
         if time == "event" and untimed:
@@ -181,7 +182,7 @@ class TemporalJoin(Unfinished):
         self._schemas = rows.stream.schema, versions.stream.schema
         self._types = type_ddl(rows.stream.schema), type_ddl(versions.stream.schema)
         self._versioned = time == "event"
-        self._outer = bool(outer)
+        self._outer = outer
         self._late = late if isinstance(late, OutputTag) else None
 
     def apply(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Flag
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
-from moorage.api.declarations import parse_duration, require_forms
+from moorage.api.declarations import check_flag, parse_duration, require_forms
 from moorage.api.functions import OutputTag, RichFunction, to_be_defined
 from moorage_state.errors import Bug, UserError
 from moorage_state.keyed import TimeDomain
@@ -74,7 +74,7 @@ class WindowAssigner(ABC):
 
 
 def _domain(time: Any) -> TimeDomain:
-    if time not in {"event", "processing"}:
+    if time not in ("event", "processing"):  # a list has no hash
         raise UserError(f"windows go by event time or processing time: time={time!r}")
     return TimeDomain.EVENT_TIME if time == "event" else TimeDomain.PROCESSING_TIME
 
@@ -327,7 +327,7 @@ class EachCount(Trigger):
         purge: forget the rows that were counted: its `PurgingTrigger`.
 
     Raises:
-        UserError: `count` is no positive integer.
+        UserError: `count` is no positive integer, or `purge` no flag.
     """
 
     count: int
@@ -336,6 +336,7 @@ class EachCount(Trigger):
 
     def __post_init__(self) -> None:
         _require_count("count", self.count)
+        check_flag("EachCount", "purge", self.purge)
 
     def on_element(self, window: TimeWindow, ctx: TriggerContext) -> TriggerResult:  # noqa: ARG002
         """See `Trigger`."""

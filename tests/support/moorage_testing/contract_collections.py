@@ -88,6 +88,20 @@ def none_is_no_element_of_a_list_and_changes_nothing(h):
 
 
 @body
+def what_gives_no_elements_or_entries_changes_nothing(h):
+    h.with_key("k")
+    h.state(ITEMS).add("a")
+    h.state(SEEN).put("a", 1)
+    for add in (h.state(ITEMS).add_all, h.state(ITEMS).update):
+        for given in (None, 5):
+            with pytest.raises(StateTypeError, match=rf"got={given} .*give \[value\] for one"):
+                add(given)
+    with pytest.raises(StateTypeError, match=r"got=\[1\] of type list; give \{key: value\}"):
+        h.state(SEEN).put_all([1])
+    assert (h.state(ITEMS).get(), h.state(SEEN).items()) == (["a"], [("a", 1)])
+
+
+@body
 def changing_the_list_that_get_gives_does_not_change_the_state(h):
     h.with_key("k")
     h.state(ITEMS).add("a")

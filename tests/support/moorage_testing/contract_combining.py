@@ -124,6 +124,18 @@ def adding_none_leaves_combining_states_as_they_are(h):
 
 
 @body
+def what_gives_no_values_leaves_combining_states_as_they_are(h):
+    h.with_key("k")
+    h.state(SUM).add(1)
+    h.state(MEAN).add(1)
+    for given in (None, 5, np.array(5)):
+        for descriptor in (SUM, MEAN):
+            with pytest.raises(StateTypeError, match=r"a list, or .*give \[value\] for one"):
+                h.state(descriptor).add_all(given)
+    assert (h.state(SUM).get(), h.state(MEAN).get()) == (1, 1.0)
+
+
+@body
 def what_a_reduce_gives_must_be_of_the_declared_type(h):
     wrong = ReducingStateDescriptor("wrong", "long", lambda one, other: f"{one}{other}")
     h.with_key("k")

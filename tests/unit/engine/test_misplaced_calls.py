@@ -1,7 +1,7 @@
 """Calls that a stream does not have: who makes them is told what to call instead."""
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql.types import StructType
@@ -209,6 +209,14 @@ def test_rows_of_an_operator_are_changed_where_they_are_made(make, said, change)
     assert "lambda frame" not in told
 
 
+def test_a_list_of_columns_is_no_column_of_a_select():
+    told = re.escape("select takes columns of the sides as they are: uid=pairs v=['left.n']; for ")
+    schema = StructType().add("n", "long")
+    named: Any = {"v": ["left.n"]}
+    with pytest.raises(UserError, match=told):
+        select_columns("pairs", named, (schema, schema))
+
+
 @pytest.mark.parametrize("given", ["right.n + 1", "upper(left.user)", "n * 2"])
 def test_what_a_select_would_have_to_compute_is_for_a_function(given):
     told = building(lambda stream: pairs_of(stream).select(uid="pairs", n=given))
@@ -363,6 +371,34 @@ def test_arguments_that_a_call_would_only_pass_on_are_told_by_that_call(call, fo
         (
             lambda s: s.top_n(1, by="n", uid="x").key_by("n").top_n(1, by="n", uid="y"),
             "top_n gives rows a column rank, and the stream has one: uid=y columns=['rank']; ren",
+        ),
+        (
+            lambda s: s.top_n(1, by="n", uid="x", ascending="desc"),
+            "top_n takes True or False for ascending: ascending='desc'",
+        ),
+        (
+            lambda s: s.interval_join(s).between("0s", "1s", lower_exclusive="no"),
+            "between takes True or False for lower_exclusive: lower_exclusive='no'",
+        ),
+        (
+            lambda s: s.interval_join(s).between("0s", "1s", upper_exclusive=None),
+            "between takes True or False for upper_exclusive: upper_exclusive=None",
+        ),
+        (
+            lambda s: s.temporal_join(s, outer="left"),
+            "temporal_join takes True or False for outer: outer='left'",
+        ),
+        (
+            lambda s: s.window(PANES, trigger=EachCount(2, cast("Any", "no"))),
+            "EachCount takes True or False for purge: purge='no'",
+        ),
+        (
+            lambda s: s.window(Tumbling("1m", time=cast("Any", []))),
+            "windows go by event time or processing time: time=[]",
+        ),
+        (
+            lambda s: s.temporal_join(s, time=[]),
+            "a temporal join goes by 'event' or 'processing' time: time=[]",
         ),
     ],
 )

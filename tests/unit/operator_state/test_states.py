@@ -51,6 +51,21 @@ def test_a_time_to_live_which_operator_state_does_not_have_is_refused(world):
             world.run(lambda subtask, _, ask=ask: ask(subtask.states))
 
 
+def test_what_gives_no_elements_or_entries_changes_nothing(world):
+    def work(subtask, _):
+        buffer = subtask.states.get_list_state(BUFFER)
+        rules = subtask.states.get_broadcast_state(RULES)
+        buffer.add("x")
+        for add in (buffer.add_all, buffer.update):
+            with pytest.raises(StateTypeError, match=r"got=5 of type int; give \[value\] for one"):
+                add(5)
+        with pytest.raises(StateTypeError, match=r"got=\[1\] of type list; give \{key: value\}"):
+            rules.put_all([1])
+        return buffer.get(), rules.items()
+
+    assert world.run(work)[0] == (["x"], [])
+
+
 def test_additions_are_seen_at_once_and_get_gives_a_new_list(world):
     def work(subtask, _):
         state = subtask.states.get_list_state(BUFFER)
