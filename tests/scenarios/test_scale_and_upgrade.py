@@ -345,3 +345,19 @@ async def test_an_upgrade_that_waits_and_of_which_a_rescale_is_left_is_done_as_o
     assert running.driver().parallelism == 4
     last = running.drivers.restored[-1]
     assert last.epoch == last.newest > 0
+
+
+async def test_an_upgrade_waits_on_after_a_suspension_that_was_taken_back(running):
+    running.drivers.habits.savepoints_fail = 1000
+    rules = {"mode": "Savepoint", "fallback": "Wait"}
+    running.edit(image="registry.example/clicks:2", upgrade=rules)
+    await running.until(lambda: "SavepointFailed" in running.events())
+    running.edit(desiredState="Suspended")
+    await running.run(2)
+    running.edit(desiredState="Running")
+    await running.run(2000)
+    assert running.phase() == "Upgrading"
+    assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:1"
+    running.drivers.habits.savepoints_fail = 0
+    await running.until(lambda: running.condition("Reconciled") == "True/UpToDate", 3000)
+    assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:2"

@@ -261,10 +261,12 @@ def request_view(draft: Draft) -> RequestView | None:
 
 
 def _is_reverted(draft: Draft) -> bool:
-    """Whether nothing is to change any more."""
+    """Whether what it was begun for is not wanted any more."""
     operation = draft.operation
     if operation.type not in ("Upgrade", "Rescale", "Suspend") or operation.reason == RESTART:
         return False
+    if operation.type == "Suspend" and desired(draft) == "Running":
+        return True  # what was edited besides begins by its own rules, such as to wait
     same = target(draft) in ("", draft.attempt.revision)
     asked = desired(draft) == "Running" and same and not is_new_nonce(draft)
     return asked and not _is_half_way(draft)
