@@ -121,7 +121,7 @@ def _makes_pods(world: JobWorld) -> bool:
     if operation is None:
         return False
     beside = operation.step == "Standby" and world.standby_driver is None
-    return beside or operation.step in ("Preflight", "Fencing", "Verifying")
+    return beside or operation.step in ("Preflight", "Fencing", "Verifying", "Rescaling")
 
 
 def _lacks_executors(world: JobWorld) -> bool:

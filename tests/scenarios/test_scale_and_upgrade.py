@@ -361,3 +361,19 @@ async def test_an_upgrade_waits_on_after_a_suspension_that_was_taken_back(runnin
     running.drivers.habits.savepoints_fail = 0
     await running.until(lambda: running.condition("Reconciled") == "True/UpToDate", 3000)
     assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:2"
+
+
+async def test_an_edit_without_room_that_overtakes_a_rescale_in_place_stops_nothing(running):
+    running.edit(scaling__mode="InPlaceParallelism")
+    await running.run(2)
+    running.edit(scaling__parallelism=5)
+    await running.until(lambda: getattr(running.status().operation, "step", "") == "Rescaling")
+    running.set_quota(requests_memory="1Gi")
+    running.edit(driver={"memory": "96Gi"})
+    await running.run(60)
+    assert running.is_running(), running.status().message
+    assert running.condition("Reconciled") == "False/QuotaExceeded"
+    assert running.report().parallelism == 5
+    running.set_quota(requests_memory="512Gi")
+    await running.until(lambda: running.condition("Reconciled") == "True/UpToDate", 3000)
+    assert running.driver().manifest["spec"]["driver"]["memory"] == "96Gi"

@@ -107,7 +107,10 @@ def follow_rescale(draft: Draft) -> None:
     elif desired(draft) == "Suspended" or is_new_nonce(draft):
         follow_edit(draft)
     elif not (follow_restart(draft) or follow_edit(draft)):
-        take_back(draft)
+        if target(draft) in ("", draft.attempt.revision):
+            take_back(draft)
+        else:
+            rescaling(draft)  # the newest edit has no room, and waits
 
 
 def follow_trial(draft: Draft) -> None:
