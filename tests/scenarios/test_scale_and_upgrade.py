@@ -298,14 +298,19 @@ async def test_a_stateless_upgrade_that_is_to_keep_state_before_it_ran_begins_wi
     assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:3"
 
 
-@pytest.mark.parametrize("fallback", ["Wait", "Fail"])
-async def test_an_upgrade_that_waits_for_a_savepoint_goes_on_where_none_is_wanted_any_more(
-    running, fallback
-):
+async def upgrade_in_vain(running, fallback="Wait"):
+    """Ask for another version by a savepoint, of which none is ever taken."""
     running.drivers.habits.savepoints_fail = 1000
     rules = {"mode": "Savepoint", "fallback": fallback}
     running.edit(image="registry.example/clicks:2", upgrade=rules)
     await running.until(lambda: "SavepointFailed" in running.events())
+
+
+@pytest.mark.parametrize("fallback", ["Wait", "Fail"])
+async def test_an_upgrade_that_waits_for_a_savepoint_goes_on_where_none_is_wanted_any_more(
+    running, fallback
+):
+    await upgrade_in_vain(running, fallback)
     running.edit(upgrade__mode="LastCheckpoint")
     await running.until(lambda: len(running.drivers.restored) == 2 and running.is_running(), 600)
     assert running.driver().manifest["spec"]["image"] == "registry.example/clicks:2"
@@ -319,10 +324,7 @@ async def test_a_job_is_suspended_while_an_upgrade_of_it_waits(running, why):
     if why == "no store":
         running.buckets.down = True
         await running.until(lambda: running.report().storage_error)
-    running.drivers.habits.savepoints_fail = 1000
-    rules = {"mode": "Savepoint", "fallback": "Wait"}
-    running.edit(image="registry.example/clicks:2", upgrade=rules)
-    await running.until(lambda: "SavepointFailed" in running.events())
+    await upgrade_in_vain(running)
     running.edit(desiredState="Suspended")
     await running.run(2)
     assert running.phase() == "Suspending"
@@ -336,10 +338,7 @@ async def test_a_job_is_suspended_while_an_upgrade_of_it_waits(running, why):
 
 
 async def test_an_upgrade_that_waits_and_of_which_a_rescale_is_left_is_done_as_one(running):
-    running.drivers.habits.savepoints_fail = 1000
-    rules = {"mode": "Savepoint", "fallback": "Wait"}
-    running.edit(image="registry.example/clicks:2", upgrade=rules)
-    await running.until(lambda: "SavepointFailed" in running.events())
+    await upgrade_in_vain(running)
     running.edit(image="registry.example/clicks:1", scaling__parallelism=4)
     await running.until(lambda: len(running.drivers.restored) == 2 and running.is_running(), 600)
     assert running.driver().parallelism == 4
@@ -348,10 +347,7 @@ async def test_an_upgrade_that_waits_and_of_which_a_rescale_is_left_is_done_as_o
 
 
 async def test_an_upgrade_waits_on_after_a_suspension_that_was_taken_back(running):
-    running.drivers.habits.savepoints_fail = 1000
-    rules = {"mode": "Savepoint", "fallback": "Wait"}
-    running.edit(image="registry.example/clicks:2", upgrade=rules)
-    await running.until(lambda: "SavepointFailed" in running.events())
+    await upgrade_in_vain(running)
     running.edit(desiredState="Suspended")
     await running.run(2)
     running.edit(desiredState="Running")

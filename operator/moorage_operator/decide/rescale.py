@@ -26,7 +26,7 @@ from moorage_operator.decide.specs import (
     target,
     tidy_revisions,
 )
-from moorage_operator.decide.stop import begin_stop, request_view
+from moorage_operator.decide.stop import begin_stop, has_other_subtasks, request_view
 from moorage_operator.plan import AskDriver
 from moorage_operator.world import Unreadable
 
@@ -164,8 +164,7 @@ def _is_left_as_wide(draft: Draft) -> bool:
     meant, report = _meant(draft), draft.report
     if _subtasks(draft) is not None or meant is None or report is None:
         return False
-    # Of what it does not say, which is 0, nothing is known.
-    return report.parallelism not in (0, meant.scaling.parallelism)
+    return has_other_subtasks(report, meant)
 
 
 def _what(draft: Draft) -> str:

@@ -278,8 +278,8 @@ def _is_half_way(draft: Draft) -> bool:
     if draft.operation.type != "Rescale" or report is None or spec is None:
         return False
     executors = executor_count(spec.executor, spec.scaling.parallelism)
-    # Of what it does not say, which is 0, nothing is known.
-    return _has_other_subtasks(report, spec) or report.executors_desired not in (0, executors)
+    # Here as there, of what it does not say, which is 0, nothing is known.
+    return has_other_subtasks(report, spec) or report.executors_desired not in (0, executors)
 
 
 def is_left_half_way(draft: Draft) -> bool:
@@ -289,10 +289,11 @@ def is_left_half_way(draft: Draft) -> bool:
         return False  # it waits for room, and what is asked of the driver would count as all of it
     if report is None or spec is None or all(one.kind != "Rescale" for one in report.requests):
         return False  # nobody has asked it, and another start would change nothing
-    return _has_other_subtasks(report, spec)
+    return has_other_subtasks(report, spec)
 
 
-def _has_other_subtasks(report: DriverState, spec: JobSpec) -> bool:
+def has_other_subtasks(report: DriverState, spec: JobSpec) -> bool:
+    """Whether a driver runs with others than these; of one that does not say, nothing is known."""
     return report.parallelism not in (0, spec.scaling.parallelism)
 
 

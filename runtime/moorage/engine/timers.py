@@ -244,7 +244,7 @@ class FiringAtTheEnd(Firing):
         self._by_event = self._by_clock = True
         self._event_holds_to = NOTHING_HELD
 
-    def limits(self, earliest_set: int = NEVER) -> list[tuple[TimeDomain, int]]:  # noqa: ARG002
+    def limits(self, earliest_set: int = NEVER) -> list[tuple[TimeDomain, int]]:  # noqa: ARG002  all fire
         """See `Firing.limits`."""
         return [(_EVENT, MAX_WATERMARK), (_PROCESSING, MAX_WATERMARK)]
 
